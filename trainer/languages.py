@@ -19,15 +19,9 @@ gu am yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su yue
 """
 CODES = tuple(_IN_ORDER.split())
 """In the order of Whisper's tokens; `tokenization_whisper` has them with their names, and takes a second to import."""
-_NO_LANGUAGE = (None, "und", "mul", "zxx")
-_SAME = 1
-"""Distance of tags in CLDR's language matching up to which they are one language: `nb` and `no`."""
-_RELATED = 14
-"""The same, of languages that share a macrolanguage: `arz` (Egyptian Arabic) and `ar`."""
-_SPARE = "haw"
-"""A language on which Whisper was trained next to nothing, so that its token can be taught another."""
-_ALIKE = 0.75
-"""Likeness of two words, by difflib, from which one is taken for the other mistyped."""
+_SAME, _RELATED = 1, 14
+"""Distances of tags in CLDR's language matching up to which they are one language, as `nb` and `no`, and up to which
+they share a macrolanguage, as `arz` (Egyptian Arabic) and `ar`."""
 
 
 def language_name(code: str) -> str:
@@ -46,7 +40,7 @@ def resolve_language(name: str) -> str:
             script and region do not count (`zh-Hant`, `pt_BR`), or Whisper's token (`<|be|>`).
 
     Raises:
-        ConfigError: Whisper has no such language; a mistyped name and a related language are told.
+        ConfigError: Whisper has no such language; of a code a related language is told, of a name those like it.
     """
     import langcodes
 
@@ -54,22 +48,28 @@ def resolve_language(name: str) -> str:
     if key in CODES:
         return key
     tag = key.replace("_", "-")
-    if not langcodes.tag_is_valid(tag) or langcodes.Language.get(tag).language in _NO_LANGUAGE:
-        from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE as BY_NAME
-
-        if key in BY_NAME:
-            return str(BY_NAME[key])
-        tag = _tags_by_name().get(key, "")
-    if tag:
+    if langcodes.tag_is_valid(tag) and langcodes.Language.get(tag).language not in (
+        None,
+        "und",
+        "mul",
+        "zxx",
+    ):
         code = _nearest(tag, _SAME)
         if code is not None:
             return code
         near = _nearest(tag, _RELATED)
-        given = f", as {near} ({language_name(near)})" if near else f", or one to be taken over, as {_SPARE}"
+        # On Hawaiian Whisper was trained next to nothing.
+        given = f", as {near} ({language_name(near)})" if near else ", or one to be taken over, as haw"
         hint = f"give a related one that it knows{given}; two or three trainings tell which is best"
     else:
-        alike = " or ".join(difflib.get_close_matches(key, BY_NAME, n=3, cutoff=_ALIKE))
-        hint = f"did you mean {alike}?" if alike else "use a code such as en, de, be or an English name"
+        from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
+
+        if key in TO_LANGUAGE_CODE:
+            return str(TO_LANGUAGE_CODE[key])
+        alike = " or ".join(difflib.get_close_matches(key, TO_LANGUAGE_CODE, n=3, cutoff=0.75))
+        hint = (
+            f"did you mean {alike}? " * bool(alike) + "use its English name or a code such as en, bel or gsw"
+        )
     raise ConfigError(f"language={name!r}: Whisper does not know this language; {hint}")
 
 
@@ -100,16 +100,3 @@ def _standard_codes() -> dict[str, str]:
     import langcodes
 
     return {langcodes.standardize_tag(code): code for code in CODES}
-
-
-@functools.cache
-def _tags_by_name() -> dict[str, str]:
-    """Tags of all languages by their English names in IANA's registry, in small letters; 0.05 s."""
-    from langcodes.registry_parser import parse_registry
-
-    found: dict[str, str] = {}
-    for entry in parse_registry():  # type: ignore[no-untyped-call]
-        if entry["Type"] == "language" and "Subtag" in entry:
-            for name in entry["Description"]:
-                found.setdefault(name.partition(" (")[0].lower(), entry["Subtag"])
-    return found

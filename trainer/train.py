@@ -365,7 +365,7 @@ def _make_trainer(
             "evaluation": collator(evaluation, True),
         },
         evaluation=evaluation,
-        normalizers=make_normalizers(config, evaluation.origins.kinds, processor.tokenizer),
+        normalizers=make_normalizers(config, evaluation.origins, processor.tokenizer),
         full_frames=full,
         model=model,
         args=arguments,

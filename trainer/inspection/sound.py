@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, DecodedAudio
+from trainer.data.clips import Drop
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,20 +58,12 @@ class Sound:
         return self.loud < SILENT or (self.variation < _STEADY and self.seconds >= 0.5)
 
 
-class Unusable(NamedTuple):
-    """A clip that training would drop because of its audio."""
-
-    reason: str
-    """One of `trainer.data.clips.DROP_REASONS`."""
-    detail: str
-
-
-def listen(source: AudioSource, decoded: DecodedAudio | AudioError) -> Sound | Unusable:
-    """Measure one clip, or say why training would drop it."""
+def listen(source: AudioSource, decoded: DecodedAudio | AudioError) -> Sound | Drop:
+    """Measure one clip, or say why training would drop it, without its split and name."""
     import numpy as np
 
     if isinstance(decoded, AudioError):
-        return Unusable(decoded.reason, str(decoded))
+        return Drop("", "", decoded.reason, str(decoded))
     audio = decoded.samples
     levels = frame_levels(audio - audio.mean())
     lead, tail, pauses = silences(levels)

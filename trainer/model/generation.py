@@ -14,16 +14,6 @@ if TYPE_CHECKING:
 
     from trainer.model.processor import Processor
 
-_OF_TRAINING = (
-    "dropout",
-    "apply_spec_augment",
-    "mask_time_prob",
-    "mask_feature_prob",
-    "mask_time_length",
-    "mask_feature_length",
-)
-"""What versions up to 0.2 left in generation configs."""
-
 
 def load_generation_config(config: TrainConfig) -> GenerationConfig:
     """The model's own, as its files have it; of an older model that has none, what its configuration says.
@@ -34,18 +24,13 @@ def load_generation_config(config: TrainConfig) -> GenerationConfig:
     from transformers import AutoConfig, GenerationConfig
 
     if (find_model(config) / "generation_config.json").is_file():
-        found: GenerationConfig = load_pretrained(GenerationConfig, config, "generation configuration")
-    else:
-        found = GenerationConfig.from_model_config(load_pretrained(AutoConfig, config, "configuration"))
-    return found
+        return load_pretrained(GenerationConfig, config, "generation configuration")  # type: ignore[no-any-return]
+    return GenerationConfig.from_model_config(load_pretrained(AutoConfig, config, "configuration"))
 
 
 def set_generation(model: WhisperForConditionalGeneration, config: TrainConfig, processor: Processor) -> None:
     """Have the model decode with the language and task of `config`; what older models lack comes from the tokenizer."""
     generation, multilingual = model.generation_config, is_multilingual(processor)
-    for name in _OF_TRAINING:
-        if hasattr(generation, name):
-            delattr(generation, name)
     _fill(generation, processor, multilingual=multilingual)
     generation.forced_decoder_ids = None
     generation.language = config.language if multilingual else None

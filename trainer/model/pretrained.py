@@ -9,6 +9,9 @@ comes from one commit.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
+from fnmatch import filter as fnmatch_filter
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -21,45 +24,28 @@ SAFE_WEIGHTS = ("model.safetensors", "model-?????-of-?????.safetensors")
 PICKLES = "pytorch_model*.bin"
 
 
-def refuse_pickles(model: str, folder: Path) -> None:
-    """Look at a model's folder before anything is loaded from it.
+def refuse_pickles(model: str, names: Iterable[str]) -> None:
+    """Look at the files of a model before anything is loaded from it.
 
     Raises:
         ModelError: it has its weights as pickles alone.
     """
-    if any(any(folder.glob(pattern)) for pattern in SAFE_WEIGHTS):
+    names = sorted(names)
+    if any(fnmatch(name, pattern) for name in names for pattern in SAFE_WEIGHTS):
         return
-    pickles = sorted(path.name for path in folder.glob(PICKLES))
-    if pickles:
-        raise _error(model, pickles[0], f"convert it: {_conversion(str(folder))}")
-
-
-def pickle_of_the_hub(repo: str, name: str) -> ModelError:
-    """The error for a repository that has its weights as the pickle `name` alone."""
-    folder = repo.rpartition("/")[2]
-    return _error(
-        repo,
-        name,
-        f"fetch it with `hf download {repo} --local-dir {folder}`, and give ./{folder} for the model once you "
-        f"have converted it: {_conversion(folder)}",
-    )
-
-
-def _error(model: str, name: str, way: str) -> ModelError:
-    """The error for a model with the pickle `name`; `way` leads to safetensors."""
-    return ModelError(
-        f"model={model!r}: {name} is a pickle, which is not loaded since it can run code, and there is no "
-        f"model.safetensors; if you trust it, {way}"
-    )
-
-
-def _conversion(folder: str) -> str:
-    """A command that writes the weights of a folder again, as safetensors."""
-    code = (
-        "import sys; from transformers import WhisperForConditionalGeneration as W; "
-        "W.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])"
-    )
-    return f'python -c "{code}" {shlex.quote(folder)}'
+    if pickles := fnmatch_filter(names, PICKLES):
+        folder, fetch = str(Path(model).expanduser()), ""
+        if not Path(folder).is_dir():
+            folder = model.rpartition("/")[2]
+            fetch = f"fetch it with `hf download {model} --local-dir {folder}`, give ./{folder}, and "
+        code = (
+            "import sys; from transformers import WhisperForConditionalGeneration as W; "
+            "W.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])"
+        )
+        raise ModelError(
+            f"model={model!r}: {pickles[0]} is a pickle, which is not loaded since it can run code, and there is no "
+            f'model.safetensors; if you trust it, {fetch}convert it: python -c "{code}" {shlex.quote(folder)}'
+        )
 
 
 #: Configuration and processor; some tokenizers have their vocabulary as text.
@@ -73,9 +59,6 @@ def fetch_model(repo: str, *, weights: bool) -> str:
         ModelError: there is no such model, or no model can have this name; the hub cannot be reached and the
             model was never fetched; it cannot be downloaded; or its weights are no safetensors.
     """
-    from fnmatch import fnmatch
-    from pathlib import Path
-
     from huggingface_hub import list_repo_files, snapshot_download
     from huggingface_hub.errors import (
         HfHubHTTPError,
@@ -92,9 +75,7 @@ def fetch_model(repo: str, *, weights: bool) -> str:
         folder = snapshot_download(repo, allow_patterns=[*_SMALL_FILES, *(SAFE_WEIGHTS if weights else ())])
         if weights and not any(Path(folder).glob("model*.safetensors")):
             # Where the hub cannot be reached this says so: the cache may have no more than the small files.
-            pickles = sorted(name for name in list_repo_files(repo) if fnmatch(name, PICKLES))
-            if pickles:
-                raise pickle_of_the_hub(repo, pickles[0])
+            refuse_pickles(repo, list_repo_files(repo))
             raise ModelError(f"model={repo!r}: the repository has no model.safetensors; take another model")
     except RepositoryNotFoundError as error:
         raise ModelError(
@@ -135,7 +116,7 @@ def model_path(config: TrainConfig) -> str:
             raise ModelError(
                 f"model={config.model!r}: the folder has no config.json; give a Hugging Face model folder"
             )
-        refuse_pickles(config.model, folder)
+        refuse_pickles(config.model, (path.name for path in folder.iterdir()))
         return str(folder)
     if "\\" in source or source.startswith(("/", ".", "~")) or source.count("/") != 1:
         names = ", ".join(MODEL_SHORT_NAMES)

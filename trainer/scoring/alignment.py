@@ -7,7 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from trainer.data.text import join_space
 
@@ -63,8 +63,45 @@ def align(references: Sequence[str], hypotheses: Sequence[str], level: Level = "
     return found
 
 
+class Counts(Protocol):
+    """What each utterance adds to a rate that is a ratio of sums."""
+
+    @property
+    def errors(self) -> np.ndarray:
+        """Shape (utterances,); 0 where the reference is empty."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """What the reference holds, of shape (utterances,); 0 where it is empty."""
+
+    @property
+    def percent(self) -> float:
+        """The corpus-level rate: total errors / total reference length, in percent.
+
+        Raises:
+            ValueError: no reference has any text.
+        """
+        length = float(self.lengths.sum())
+        if not length:
+            raise ValueError(f"no reference with text among {len(self.lengths)}; nothing to measure")
+        return 100.0 * float(self.errors.sum()) / length
+
+    def of(self, rows: Sequence[int]) -> Self:
+        """Those of some utterances."""
+
+    def totals(self) -> dict[str, int]:
+        """Sums over all utterances; the references' length as `reference`."""
+        return {"reference": int(self.lengths.sum())}
+
+    def worst_first(self) -> list[int]:
+        """Utterances with errors, those with most errors first; of equal ones the shorter, where more is wrong."""
+        errors, lengths = self.errors, self.lengths
+        rows = [row for row in range(len(errors)) if errors[row]]
+        return sorted(rows, key=lambda row: (-errors[row], lengths[row], row))
+
+
 @dataclasses.dataclass(frozen=True)
-class ErrorCounts:
+class ErrorCounts(Counts):
     """Counts of each utterance, int64 arrays of shape (utterances,); all 0 where the reference is empty."""
 
     hits: np.ndarray
@@ -85,16 +122,6 @@ class ErrorCounts:
                     counts[_KINDS.index(piece.kind), row] += length
         return cls(*counts)
 
-    @classmethod
-    def together(cls, parts: Sequence[tuple[Sequence[int], ErrorCounts]]) -> ErrorCounts:
-        """Counts of utterances that were counted in parts, each with the rows that it is of."""
-        import numpy as np
-
-        total = np.zeros((len(_KINDS), sum(len(rows) for rows, _ in parts)), dtype=np.int64)
-        for rows, part in parts:
-            total[:, list(rows)] = list(vars(part).values())
-        return cls(*total)
-
     @property
     def errors(self) -> np.ndarray:
         """Substitutions, deletions and insertions together."""
@@ -107,32 +134,13 @@ class ErrorCounts:
         total: np.ndarray = self.hits + self.substitutions + self.deletions
         return total
 
-    @property
-    def percent(self) -> float:
-        """The corpus-level rate: total errors / total reference length, in percent.
-
-        Raises:
-            ValueError: no reference has any text.
-        """
-        length = int(self.lengths.sum())
-        if not length:
-            raise ValueError(f"no reference with text among {len(self.hits)}; nothing to measure")
-        return 100.0 * float(self.errors.sum()) / length
-
     def of(self, rows: Sequence[int]) -> ErrorCounts:
         """The counts of some utterances."""
         return ErrorCounts(**{name: values[list(rows)] for name, values in vars(self).items()})
 
     def totals(self) -> dict[str, int]:
         """Sums over all utterances, and the references' length as `reference`."""
-        found = {name: int(values.sum()) for name, values in vars(self).items()}
-        return {**found, "reference": int(self.lengths.sum())}
-
-    def worst_first(self) -> list[int]:
-        """Utterances with errors, those with most errors first; of equal ones the shorter, where more is wrong."""
-        errors, lengths = self.errors, self.lengths
-        rows = [row for row in range(len(errors)) if errors[row]]
-        return sorted(rows, key=lambda row: (-errors[row], lengths[row], row))
+        return {name: int(values.sum()) for name, values in vars(self).items()} | super().totals()
 
 
 _KINDS: tuple[Kind, ...] = ("equal", "substitute", "delete", "insert")

@@ -15,13 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from trainer.config import TrainConfig
-from trainer.data.columns import Origin
 from trainer.data.text import join_space, prepare_target
 from trainer.languages import WITHOUT_SPACES, language_name
 from trainer.scoring.language_rules import (
     EARLY,
     LATE,
-    NOTES,
     RULES,
     plain_digits,
     spelling_table,
@@ -31,6 +29,8 @@ from trainer.scoring.signs import arrange_signs, keep_minus, same_signs
 
 if TYPE_CHECKING:
     from transformers import WhisperTokenizer
+
+    from trainer.data.prepared import Origins
 
 Unit = Literal["words", "characters"]
 
@@ -78,25 +78,24 @@ def make_normalizer(config: TrainConfig, tokenizer: WhisperTokenizer | None = No
 
 
 def make_normalizers(
-    config: TrainConfig, kinds: Sequence[Origin], tokenizer: WhisperTokenizer | None = None
+    config: TrainConfig, origins: Origins, tokenizer: WhisperTokenizer | None = None
 ) -> list[Normalizer]:
-    """The normaliser of each kind of clips; one and the same for those that are written in one language."""
-    made: dict[str, Normalizer] = {}
-    own = [kind.config(config) for kind in kinds]
-    return [made.setdefault(one.written_language, make_normalizer(one, tokenizer)) for one in own]
+    """The normaliser of each clip, by the language that it is written in."""
+    made = [make_normalizer(kind.config(config), tokenizer) for kind in origins.kinds]
+    return [made[kind] for kind in origins.numbers]
 
 
 def as_one(normalizers: Sequence[Normalizer]) -> Normalizer:
     """Several normalisers as reports name them; the rates of words and of characters are shown as WER."""
-    different = list({id(one): one for one in normalizers}.values())
+    different = list({one.name: one for one in normalizers}.values())
     if len(different) == 1:
         return different[0]
     units = {one.unit for one in different}
-    return Normalizer(
-        ", ".join(one.name for one in different),
-        units.pop() if len(units) == 1 else "words",
-        "; ".join(dict.fromkeys(one.description for one in different)),
-        different[0].function,
+    return dataclasses.replace(
+        different[0],
+        name=", ".join(one.name for one in different),
+        unit=units.pop() if len(units) == 1 else "words",
+        description="; ".join(dict.fromkeys(one.description for one in different)),
     )
 
 
@@ -112,7 +111,8 @@ def describe_normalizer(config: TrainConfig) -> tuple[Unit, str]:
         kind = "EnglishTextNormalizer" if code == "en" else "BasicTextNormalizer"
         how = ", by characters as in Whisper's paper" if spaceless else ""
         return ("characters" if spaceless else "words"), f"Whisper's own {kind}{how}"
-    special = f"; {NOTES[code]}" if code in NOTES else ""
+    rules = any(code in table for table in (EARLY, RULES, LATE))
+    special = "; its own rules are in docs/scoring.md of tune-whisper" if rules else ""
     language = language_name(code)
     text = f"{language}: case and punctuation are left out, letters and their marks are kept{special}"
     if spaceless:

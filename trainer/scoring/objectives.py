@@ -8,18 +8,14 @@ factor. So intervals, comparisons and standard errors, which know ratios of sums
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainer.scoring.alignment import ClipErrors, ErrorCounts
+from trainer.scoring.alignment import ClipErrors, Counts
 from trainer.scoring.translation import TRANSLATE
-
-if TYPE_CHECKING:
-    from trainer.scoring.translation import ChrfCounts
 
 WER, CHRF_ERROR = "wer", "chrf_error"
 RATES = (WER, "cer", "wer_orthographic", "cer_orthographic", CHRF_ERROR, "chrf", "bleu")
@@ -28,28 +24,6 @@ _OF = "@"
 """Between a rate and a source: `wer@fleurs`."""
 Sources = dict[str, dict[str, float]]
 """Rates in percent by source."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Combined:
-    """Rates of an evaluation, in percent."""
-
-    rates: dict[str, float]
-    """By the objective."""
-    sources: Sources
-    """Of each source whose texts have words; empty for data without sources."""
-    utterances: ClipErrors
-    """Errors and words of each clip, so that their sums have the objective as ratio."""
-
-    @property
-    def flat(self) -> dict[str, float]:
-        """All rates as one mapping: `wer`, and `wer@fleurs` of a source."""
-        own = {
-            f"{rate}{_OF}{name}": value
-            for name, rates in self.sources.items()
-            for rate, value in rates.items()
-        }
-        return {**self.rates, **own}
 
 
 def objective_name(rates: Mapping[str, Any]) -> str:
@@ -91,7 +65,7 @@ def named_rates(sources: Mapping[str, Mapping[str, float]], before: str = "") ->
 
 
 def rates_by_source(metrics: Mapping[str, Any]) -> Sources:
-    """The rates of sources among others (`Combined.flat`), as numbers."""
+    """The rates of sources among others (as `combine` names them), as numbers."""
     found: Sources = {}
     for key, value in metrics.items():
         rate, of, source = key.partition(_OF)
@@ -101,14 +75,17 @@ def rates_by_source(metrics: Mapping[str, Any]) -> Sources:
 
 
 def combine(
-    counts: Mapping[str, ErrorCounts | ChrfCounts], sources: Sequence[str], objective: str
-) -> Combined:
-    """Rates of each source and of all together.
+    counts: Mapping[str, Counts], sources: Sequence[str], objective: str
+) -> tuple[dict[str, float], ClipErrors]:
+    """Rates of all clips together, and of several sources those of each whose texts have words, as `wer@fleurs`.
 
     Args:
         counts: of each clip, by rate.
         sources: the source of each clip.
         objective: as `TrainConfig.objective`.
+
+    Returns:
+        The rates in percent; and errors and words of each clip, so that their sums have the objective as ratio.
 
     Raises:
         ValueError: no reference has any text.
@@ -118,19 +95,15 @@ def combine(
     decides = objective_name(counts)
     errors, lengths = counts[decides].errors, counts[decides].lengths
     names = list(dict.fromkeys(sources))
-    of = (
-        {name: np.flatnonzero([source == name for source in sources]) for name in names}
-        if len(names) > 1
-        else {}
-    )
+    of = {name: [row for row, source in enumerate(sources) if source == name] for name in names}
     found = {
-        name: {rate: each.of(rows.tolist()).percent for rate, each in counts.items()}
+        name: {rate: each.of(rows).percent for rate, each in counts.items()}
         for name, rows in of.items()
-        if lengths[rows].sum()
+        if len(names) > 1 and lengths[rows].sum()
     }
+    own = {f"{rate}{_OF}{name}": value for name, rates in found.items() for rate, value in rates.items()}
     if objective == "clips" or not found:
-        rates = {rate: each.percent for rate, each in counts.items()}
-        return Combined(rates, found, ClipErrors(errors, lengths))
+        return {rate: each.percent for rate, each in counts.items()} | own, ClipErrors(errors, lengths)
     together = max if objective == "worst_source" else statistics.fmean
     rates = {rate: together([rates[rate] for rates in found.values()]) for rate in counts}
     worst = max(found, key=lambda name: found[name][decides])
@@ -138,8 +111,8 @@ def combine(
     factors, errors = np.zeros(len(sources)), np.array(errors)
     for name in counting:  # an equal share of the words for each
         factors[of[name]] = lengths.sum() / (len(counting) * lengths[of[name]].sum())
-        errors[of[name]] = counts[decides].of(of[name].tolist()).errors
-    return Combined(rates, found, ClipErrors(errors * factors, lengths * factors))
+        errors[of[name]] = counts[decides].of(of[name]).errors
+    return rates | own, ClipErrors(errors * factors, lengths * factors)
 
 
 def objective_words(objective: str) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from trainer.scoring.alignment import ErrorCounts, Piece, align, count_errors, frequent_errors
+from trainer.scoring.alignment import Counts, ErrorCounts, Piece, align, count_errors, frequent_errors
 from trainer.scoring.breakdown import LENGTH, by_ranges, group_by
 from trainer.scoring.decoding import Transcripts
 from trainer.scoring.hallucinations import Sign, find_signs
 from trainer.scoring.intervals import Comparison, Interval, compare, rate_interval
-from trainer.scoring.normalizers import Normalizer
+from trainer.scoring.normalizers import Normalizer, as_one
 from trainer.scoring.objectives import CHRF_ERROR, objective_name
-from trainer.scoring.translation import TRANSLATE, ChrfCounts, bleu, count_chrf
+from trainer.scoring.translation import TRANSLATE, bleu, count_chrf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,65 +24,54 @@ class Counted:
     """The model's texts as they are counted."""
     alignments: list[list[Piece]]
     """Of each utterance, normalised."""
-    counts: Mapping[str, Any]
-    """`ErrorCounts` by rate: `wer`, `cer` of normalised text, `wer_orthographic`, `cer_orthographic` of text as
-    written; of translations `ChrfCounts` as `chrf_error` alone."""
+    counts: Mapping[str, Counts]
+    """By rate: `wer`, `cer` of normalised text, `wer_orthographic`, `cer_orthographic` of text as written; of
+    translations `chrf_error` alone."""
 
 
 def count_rates(
-    references: Sequence[str],
-    hypotheses: Sequence[str],
-    normalizer: Normalizer,
-    own: Sequence[Normalizer] | None = None,
+    references: Sequence[str], hypotheses: Sequence[str], normalizers: Sequence[Normalizer]
 ) -> Counted:
     """Align and count, normalised and as written; references that are empty or only signs are in no rate.
 
-    Where the normaliser's unit is the character, the WER is the CER, so that a language without spaces is measured by
+    Where a normaliser's unit is the character, the WER is the CER, so that a language without spaces is measured by
     what it has; spaces count in neither.
 
     Args:
         references: what was said.
         hypotheses: as many.
-        normalizer: of both.
-        own: the normaliser of each text, where they are in several languages.
+        normalizers: of each pair.
     """
-    if own is None or all(one is own[0] for one in own):
-        return _count_alike(references, hypotheses, own[0] if own else normalizer)
-    rows: dict[int, list[int]] = {}
-    for row, one in enumerate(own):
-        rows.setdefault(id(one), []).append(row)
-    parts = [
-        (
-            mine,
-            _count_alike([references[row] for row in mine], [hypotheses[row] for row in mine], own[mine[0]]),
+    import numpy as np
+
+    def by_character(words: ErrorCounts, said: Sequence[str], heard: Sequence[str]) -> ErrorCounts:
+        said, heard = (
+            ["" if alike else text for alike, text in zip(same, texts, strict=True)]
+            for texts in (said, heard)
         )
-        for mine in rows.values()
-    ]
-    heard, alignments = [""] * len(own), [list[Piece]()] * len(own)
-    for mine, part in parts:
-        for row, text, pieces in zip(mine, part.normalized, part.alignments, strict=True):
-            heard[row], alignments[row] = text, pieces
-    counts = {
-        rate: ErrorCounts.together([(mine, part.counts[rate]) for mine, part in parts])
-        for rate in parts[0][1].counts
-    }
-    return Counted(heard, alignments, counts)
+        counted = vars(count_errors(said, heard, "characters"))
+        return ErrorCounts(
+            **{kind: np.where(same, each, counted[kind]) for kind, each in vars(words).items()}
+        )
 
-
-def _count_alike(references: Sequence[str], hypotheses: Sequence[str], normalizer: Normalizer) -> Counted:
-    said, heard = ([normalizer(text) for text in texts] for texts in (references, hypotheses))
-    spoken = [
-        normalizer.as_written(text) if words.strip() else ""
-        for text, words in zip(references, said, strict=True)
-    ]
-    written = [normalizer.as_written(text) for text in hypotheses]
+    same = [own.unit == "characters" for own in normalizers]
+    said, heard = (
+        [own(text) for own, text in zip(normalizers, texts, strict=True)]
+        for texts in (references, hypotheses)
+    )
+    spoken, written = (
+        [own.as_written(text) for own, text in zip(normalizers, texts, strict=True)]
+        for texts in (references, hypotheses)
+    )
+    spoken = [text if words.strip() else "" for text, words in zip(spoken, said, strict=True)]
     alignments = align(said, heard)
-    counts = {"wer": ErrorCounts.of_alignments(alignments), "wer_orthographic": count_errors(spoken, written)}
-    if normalizer.unit == "characters":
-        counts |= {"cer": counts["wer"], "cer_orthographic": counts["wer_orthographic"]}
-    else:
-        counts["cer"] = count_errors(said, heard, "characters")
-        counts["cer_orthographic"] = count_errors(spoken, written, "characters")
+    words, orthographic = ErrorCounts.of_alignments(alignments), count_errors(spoken, written)
+    counts = {
+        "wer": words,
+        "wer_orthographic": orthographic,
+        "cer": by_character(words, said, heard),
+        "cer_orthographic": by_character(orthographic, spoken, written),
+    }
     return Counted(heard, alignments, counts)
 
 
@@ -101,15 +90,15 @@ class Reference:
     names: list[str]
     seconds: list[float]
     texts: list[str]
+    normalizers: Sequence[Normalizer]
+    """Of each text its own, where they are in several languages."""
     columns: Mapping[str, Sequence[str]]
     """Cells by column, for groups."""
-    normalizers: Sequence[Normalizer] | None = None
-    """Of each text its own, where they are in several languages."""
 
-    def normalized(self, normalizer: Normalizer) -> list[str]:
+    @functools.cached_property
+    def normalized(self) -> list[str]:
         """The texts as they are counted."""
-        own = self.normalizers or [normalizer] * len(self)
-        return [each(text) for each, text in zip(own, self.texts, strict=True)]
+        return [own(text) for own, text in zip(self.normalizers, self.texts, strict=True)]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -130,14 +119,9 @@ class ModelScores(Counted):
     """Of hallucination."""
 
     @property
-    def decides(self) -> Any:
-        """`ErrorCounts` or `ChrfCounts` of the objective."""
+    def decides(self) -> Counts:
+        """Those of the objective."""
         return self.counts[objective_name(self.counts)]
-
-    def worst(self, most: int) -> list[int]:
-        """Rows of the utterances with most errors."""
-        found: list[int] = self.decides.worst_first()
-        return found[:most]
 
     def frequent(self) -> list[tuple[str, str, str, int]]:
         """The errors made most often: kind, said, written, times; other words of a translation are none."""
@@ -161,9 +145,6 @@ class Scores:
     """An evaluation."""
 
     reference: Reference
-    normalizer: Normalizer
-    normalized: list[str]
-    """References as they are counted."""
     model: ModelScores
     baseline: ModelScores | None
     comparisons: Mapping[str, Comparison]
@@ -180,6 +161,11 @@ class Scores:
     def translates(self) -> bool:
         """Whether it is of translations, judged by chrF."""
         return self.model.bleu is not None
+
+    @property
+    def normalizer(self) -> Normalizer:
+        """All normalisers as reports name them."""
+        return as_one(self.reference.normalizers)
 
     @property
     def unit(self) -> str:
@@ -213,12 +199,11 @@ class Scores:
     @property
     def empty_references(self) -> int:
         """Utterances in which nothing is said; they are in no rate."""
-        return sum(not text.strip() for text in self.normalized)
+        return sum(not text.strip() for text in self.reference.normalized)
 
 
 def score(
     reference: Reference,
-    normalizer: Normalizer,
     model: tuple[str, Transcripts],
     baseline: tuple[str, Transcripts] | None = None,
     *,
@@ -228,7 +213,6 @@ def score(
 
     Args:
         reference: what was said.
-        normalizer: the same for both models.
         model: its name and transcripts, in the order of the references.
         baseline: another one's.
         task: with `translate` what the models wrote are translations, judged by chrF.
@@ -236,60 +220,36 @@ def score(
     Raises:
         ValueError: no reference has any text.
     """
-    normalized = reference.normalized(normalizer)
-    translates = task == TRANSLATE
-    mine = _score_model(reference, normalized, normalizer, *model, translates)
-    other = _score_model(reference, normalized, normalizer, *baseline, translates) if baseline else None
-    comparisons = {}
-    if other is not None:
-        comparisons = {
-            rate: compare(mine.counts[rate].errors, other.counts[rate].errors, mine.counts[rate].lengths)
-            for rate in mine.counts
-        }
-    return Scores(
-        reference=reference,
-        normalizer=normalizer,
-        normalized=normalized,
-        model=mine,
-        baseline=other,
-        comparisons=comparisons,
-        groups=_groups(reference, mine, other),
-    )
+    mine = _score_model(reference, *model, task == TRANSLATE)
+    other = _score_model(reference, *baseline, task == TRANSLATE) if baseline else None
+    comparisons = {
+        rate: compare(mine.counts[rate].errors, counts.errors, counts.lengths)
+        for rate, counts in (other.counts if other else {}).items()
+    }
+    groups = {name: _scored(group_by(cells, name), mine, other) for name, cells in reference.columns.items()}
+    seconds = by_ranges(dict(enumerate(reference.seconds)), " s")
+    return Scores(reference, mine, other, comparisons, {**groups, LENGTH: _scored(seconds, mine, other)})
 
 
-def _score_model(
-    reference: Reference,
-    normalized: list[str],
-    normalizer: Normalizer,
-    name: str,
-    transcripts: Transcripts,
-    translates: bool,
-) -> ModelScores:
-    counted = count_rates(reference.texts, transcripts.texts, normalizer, reference.normalizers)
-    signs = find_signs(normalized, counted.normalized, counted.alignments, normalizer.unit)
-    if translates:  # other words than those of the reference are no sign of anything
-        counted = dataclasses.replace(
-            counted, counts={CHRF_ERROR: count_chrf(reference.texts, transcripts.texts)}
-        )
-        signs = []
+def _score_model(reference: Reference, name: str, transcripts: Transcripts, translates: bool) -> ModelScores:
+    counted = count_rates(reference.texts, transcripts.texts, reference.normalizers)
+    if translates:
+        counts = {CHRF_ERROR: count_chrf(reference.texts, transcripts.texts)}
+        counted = dataclasses.replace(counted, counts=counts)
+    unit = as_one(reference.normalizers).unit
+    signs = find_signs(reference.normalized, counted.normalized, counted.alignments, unit)
     return ModelScores(
         **vars(counted),
         bleu=bleu(reference.texts, transcripts.texts) if translates else None,
         model=name,
         transcripts=transcripts,
         rates={rate: _rate(counts) for rate, counts in counted.counts.items()},
-        signs=signs,
+        signs=[] if translates else signs,  # other words than those of the reference are no sign of anything
     )
 
 
-def _rate(counts: ErrorCounts | ChrfCounts) -> Rate:
+def _rate(counts: Counts) -> Rate:
     return Rate(counts.percent, rate_interval(counts.errors, counts.lengths))
-
-
-def _groups(reference: Reference, mine: ModelScores, other: ModelScores | None) -> dict[str, list[Group]]:
-    found = {name: _scored(group_by(cells, name), mine, other) for name, cells in reference.columns.items()}
-    seconds = by_ranges(dict(enumerate(reference.seconds)), " s")
-    return {**found, LENGTH: _scored(seconds, mine, other)}
 
 
 def _scored(groups: Mapping[str, list[int]], mine: ModelScores, other: ModelScores | None) -> list[Group]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from trainer.config import TrainConfig
 from trainer.data.clips import (
     Clip,
@@ -94,7 +96,10 @@ def load_split(config: TrainConfig, split: str, origin: Origin = PLAIN) -> Split
     else:
         name = split if split in parts else names.get(split)
         if name not in parts:
-            raise _no_split(config, split, parts)
+            there = ", ".join(name or "(no name)" for name in parts)
+            raise DataError(
+                f"data={config.data!r}: has no split {split!r}; it has {there}; {ALL} takes every clip"
+            )
         chosen = parts[str(name)]
     return _taken_as_it_is(config, split, chosen, notes, columns, origin)
 
@@ -153,78 +158,6 @@ def load_untrained(config: TrainConfig, origin: Origin = PLAIN) -> SplitClips:
     split = next((name for name in names if name is not None), ALL)
     chosen = parts[split] if split in parts else [part for group in parts.values() for part in group]
     return _taken_as_it_is(config, split, chosen, notes, [], origin)
-
-
-def without_learned(config: TrainConfig, source: SplitClips, model: str, splits: str) -> SplitClips:
-    """The clips that a model was not trained on by name and text; all, with a warning, where just these were asked for.
-
-    Args:
-        config: names the data in errors.
-        source: the split, as `load_split` gives it.
-        model: its name for people.
-        splits: file with the splits of its training.
-
-    Raises:
-        DataError: it was trained on all of them, or the file cannot be read.
-    """
-    learned = read_kept_splits(splits).trained_on(source.clips)
-    unknown, notes = _unlearned(config, source.name, model, learned, "")
-    clips = [source.clips[at] for at in unknown]
-    if clips and not any(has_words(clip.text) for clip in clips):
-        raise _all_learned(config, source.name, model)
-    return dataclasses.replace(source, clips=clips, notes=[*source.notes, *notes])
-
-
-def without_heard(config: TrainConfig, data: SplitData, model: str, splits: str) -> SplitData:
-    """The same of further clips whose audio a model was trained on under other names or texts."""
-    kept = read_kept_splits(splits)
-    told = kept.trained_on(data.source.clips)
-    audio = [data.prepared.audio(row) for row in range(len(data))]
-    heard, chose = kept.heard_in("train", audio), kept.heard_in("validation", audio)
-    learned = [known and not told[row] for row, known in zip(data.rows, heard, strict=True)]
-    unknown, notes = _unlearned(
-        config, data.source.name, model, learned, ", by their audio, with other names or texts"
-    )
-    chosen = sum(chose[row] for row in unknown)
-    validation = split_role(data.source.name) == "validation" or data.source.name == config.validation_split
-    # Of the data of the training, whose splits are used, it was told before.
-    if chosen and not (validation and config.splits):
-        which = f"of {model} were chosen by {chosen:,} of these clips, which flatters it a little"
-        notes.append(f"WARNING: the settings and the checkpoint {which}")
-    return dataclasses.replace(
-        data,
-        prepared=data.prepared.only(unknown),
-        rows=[data.rows[row] for row in unknown],
-        notes=[*data.notes, *notes],
-    )
-
-
-def _unlearned(
-    config: TrainConfig, split: str, model: str, learned: Sequence[bool], how: str
-) -> tuple[list[int], list[str]]:
-    """Positions of the clips to measure on, by which of them a model was trained on; and what to tell of the others."""
-    count, total, everything = sum(learned), len(learned), list(range(len(learned)))
-    if not count:
-        return everything, []
-    if split in (ALL, "train", config.train_split):
-        told = f"{model} was trained on {count:,} of these {total:,} clips{how}, so the figures flatter it"
-        return everything, [f"WARNING: {told}"]
-    if count == total:
-        raise _all_learned(config, split, model)
-    told = f"{count:,} of {total:,} clips are left out, since {model} was trained on them{how}"
-    return [at for at in everything if not learned[at]], [f"WARNING: {told}"]
-
-
-def _all_learned(config: TrainConfig, split: str, model: str) -> DataError:
-    return DataError(
-        f"data={config.data!r}: {model} was trained on all clips of the split {split!r}; give other data "
-        f"with --data, or --split {ALL} to measure on them all the same"
-    )
-
-
-def _no_split(config: TrainConfig, split: str, parts: Mapping[str, list[Part]]) -> DataError:
-    there = ", ".join(name or "(no name)" for name in parts)
-    return DataError(f"data={config.data!r}: has no split {split!r}; it has {there}; {ALL} takes every clip")
 
 
 def _other_columns(config: TrainConfig, parts: Mapping[str, list[Part]]) -> list[str]:
@@ -350,4 +283,49 @@ def prepare_split(
         rows=[positions[row] for row in labels.rows.tolist()],
         drops=drops,
         notes=source.notes + told,
+    )
+
+
+def without_learned(config: TrainConfig, data: SplitData, model: str, splits: str) -> SplitData:
+    """The clips that a model was not trained on, by name and text or by the audio file; all, with a warning, where just
+    these were asked for.
+
+    Args:
+        config: names the data in errors.
+        data: the split.
+        model: its name for people.
+        splits: file with the splits of its training.
+
+    Raises:
+        DataError: it was trained on all of them, or the file cannot be read.
+    """
+    kept, split = read_kept_splits(splits), data.source.name
+    audio = [data.prepared.audio(row) for row in range(len(data))]
+    learned = np.array(kept.trained_on([data.source.clips[row] for row in data.rows]))
+    learned |= kept.heard_in("train", audio)
+    rows, count, total = np.arange(len(data)), int(learned.sum()), len(data)
+    notes = []
+    if count and split in (ALL, "train", config.train_split):
+        told = f"{model} was trained on {count:,} of these {total:,} clips, so the figures flatter it"
+        notes.append(f"WARNING: {told}")
+    elif count == total:
+        raise DataError(
+            f"data={config.data!r}: {model} was trained on all clips of the split {split!r}; give other data "
+            f"with --data, or --split {ALL} to measure on them all the same"
+        )
+    elif count:
+        rows = rows[~learned]
+        told = f"{count:,} of {total:,} clips are left out, since {model} was trained on them"
+        notes.append(f"WARNING: {told}")
+    chosen = int(np.array(kept.heard_in("validation", audio))[rows].sum())
+    validation = split_role(split) == "validation" or split == config.validation_split
+    # Of the data of the training, whose splits are used, it was told before.
+    if chosen and not (validation and config.splits):
+        which = f"of {model} were chosen by {chosen:,} of these clips, which flatters it a little"
+        notes.append(f"WARNING: the settings and the checkpoint {which}")
+    return dataclasses.replace(
+        data,
+        prepared=data.prepared.only(rows.tolist()),
+        rows=[data.rows[row] for row in rows],
+        notes=[*data.notes, *notes],
     )

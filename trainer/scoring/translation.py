@@ -7,6 +7,8 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trainer.scoring.alignment import Counts
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -16,8 +18,8 @@ _ORDER, _BETA = 6, 2.0
 
 
 @dataclasses.dataclass(frozen=True)
-class ChrfCounts:
-    """What each translation adds to the error of all, in the form of `ErrorCounts`; arrays of shape (utterances,).
+class ChrfCounts(Counts):
+    """What each translation adds to 100 - chrF of all.
 
     chrF is no ratio of sums, but a smooth function of sums of n-gram counts. So each translation's share of the error
     is that of its length, and how far its counts would move chrF beside it (its influence, by the derivative): they
@@ -51,33 +53,13 @@ class ChrfCounts:
         found: np.ndarray = (1 - score) * self.lengths - influence * float(self.lengths.sum())
         return found
 
-    @property
-    def percent(self) -> float:
-        """100 - chrF of all.
-
-        Raises:
-            ValueError: no reference has any text.
-        """
-        length = float(self.lengths.sum())
-        if not length:
-            raise ValueError(f"no reference with text among {len(self.lengths)}; nothing to measure")
-        return 100.0 * float(self.errors.sum()) / length
-
     def of(self, rows: Sequence[int]) -> ChrfCounts:
         """Those of some."""
         return ChrfCounts(self.statistics[list(rows)])
 
-    def each(self) -> list[float]:
-        """100 - chrF of each by itself; 0 where the reference is empty."""
-        return [self.of([row]).percent if length else 0.0 for row, length in enumerate(self.lengths)]
-
-    def totals(self) -> dict[str, int]:
-        """The references' length as `reference`."""
-        return {"reference": int(self.lengths.sum())}
-
     def worst_first(self) -> list[int]:
         """Those with errors, the worst first by their own chrF."""
-        errors = self.each()
+        errors = [self.of([row]).percent if length else 0.0 for row, length in enumerate(self.lengths)]
         return sorted((row for row in range(len(errors)) if errors[row]), key=lambda row: (-errors[row], row))
 
 

@@ -8,11 +8,11 @@ import datasets
 import evaluate
 import numpy as np
 
-from trainer.scoring.alignment import ClipErrors, ErrorCounts
+from trainer.scoring.alignment import ClipErrors, Counts
 from trainer.scoring.normalizers import Normalizer
 from trainer.scoring.objectives import CHRF_ERROR, combine
 from trainer.scoring.scores import count_rates
-from trainer.scoring.translation import TRANSLATE, ChrfCounts, bleu, count_chrf
+from trainer.scoring.translation import TRANSLATE, bleu, count_chrf
 
 
 class ErrorRates(evaluate.Metric):
@@ -26,14 +26,19 @@ class ErrorRates(evaluate.Metric):
     evaluation loss rose from 0.31 to 0.45. `evaluate.load("wer")` downloads code at run time, and so fails offline.
     """
 
-    def __init__(self, normalizer: Normalizer, objective: str = "clips", task: str = "transcribe") -> None:
+    def __init__(
+        self,
+        normalizers: Sequence[Normalizer],
+        sources: Sequence[str] = (),
+        objective: str = "clips",
+        task: str = "transcribe",
+    ) -> None:
+        """`normalizers` and `sources` are those of each text; `sources` may be empty for a single one."""
         super().__init__(keep_in_memory=True)
-        self._normalizer, self._translates = normalizer, task == TRANSLATE
-        self._objective = objective
-        self.counts: Mapping[str, ErrorCounts | ChrfCounts] = {}
-        """Of every text of the last `compute`, by rate."""
+        self._normalizers, self._translates = normalizers, task == TRANSLATE
+        self._sources, self._objective = sources, objective
         self.utterances = ClipErrors(np.zeros(0), np.zeros(0))
-        """The same for the objective."""
+        """What each text of the last `compute` adds to the objective."""
 
     def _info(self) -> evaluate.MetricInfo:
         text = datasets.Value("string")
@@ -44,22 +49,14 @@ class ErrorRates(evaluate.Metric):
             features=datasets.Features({"predictions": text, "references": text}),
         )
 
-    def _compute(
-        self,
-        predictions: Sequence[str],
-        references: Sequence[str],
-        normalizers: Sequence[Normalizer] | None = None,
-        sources: Sequence[str] = (),
-    ) -> dict[str, float]:
-        """`normalizers` and `sources` are those of each text, where it has its own."""
-        if self._translates:
-            self.counts = {CHRF_ERROR: count_chrf(references, predictions)}
-        else:
-            self.counts = count_rates(references, predictions, self._normalizer, normalizers).counts
-        found = combine(self.counts, sources or [""] * len(references), self._objective)
-        self.utterances = found.utterances
+    def _compute(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        counts: Mapping[str, Counts] = (
+            {CHRF_ERROR: count_chrf(references, predictions)}
+            if self._translates
+            else count_rates(references, predictions, self._normalizers).counts
+        )
+        rates, self.utterances = combine(counts, self._sources or [""] * len(references), self._objective)
         if not self._translates:
-            return found.flat
-        for rates in (found.rates, *found.sources.values()):
-            rates["chrf"] = 100.0 - rates[CHRF_ERROR]
-        return {**found.flat, "bleu": bleu(references, predictions)}
+            return rates
+        chrf = {name.replace(CHRF_ERROR, "chrf"): 100.0 - rate for name, rate in rates.items()}
+        return {**rates, **chrf, "bleu": bleu(references, predictions)}

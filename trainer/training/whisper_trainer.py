@@ -72,10 +72,8 @@ class WhisperTrainer(SavingTrainer):
         self.plan = plan
         self._collators = collators
         self._evaluation = evaluation
-        self._metric = ErrorRates(normalizers[0], config.objective, config.task)
-        origins = evaluation.origins
-        self._normalizers = [normalizers[kind] for kind in origins.numbers]
-        self._sources = origins.sources
+        sources = evaluation.origins.sources
+        self._metric = ErrorRates(normalizers, sources, config.objective, config.task)
         self.full_frames = full_frames
         self._model_name = config.model
         self._label_smoothing = config.label_smoothing
@@ -327,11 +325,6 @@ class WhisperTrainer(SavingTrainer):
         self.tokens = written.sum(1).tolist()
         self.predictions = [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
         references = [self._evaluation.text(clip) for clip in range(n_clips)]
-        rates = self._metric.compute(
-            predictions=self.predictions,
-            references=references,
-            normalizers=self._normalizers,
-            sources=self._sources,
-        )
+        rates = self._metric.compute(predictions=self.predictions, references=references)
         self.utterances = self._metric.utterances
         return {**rates, "loss": float(losses[order].sum() / counts[order].sum())}

@@ -7,7 +7,6 @@ that goes on from there would lose or repeat words. Cuts that are made before de
 from __future__ import annotations
 
 import functools
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from trainer.model.pretrained import find_model
 from trainer.model.processor import is_multilingual, window_seconds
 from trainer.scoring.batch_size import BatchSize
 from trainer.scoring.decoding import Decoder, transcribe_encoded
+from trainer.scoring.hallucinations import COMPRESSION_RATIO, compression_ratio
 from trainer.threads import one_torch_thread
 from trainer.transcription.transcripts import Doubt, Segment
 
@@ -32,8 +32,6 @@ _MARGIN = 0.2
 """Seconds kept before and after speech: soft beginnings and endings of words."""
 _QUIET = 0.1
 """Peak of full scale to which quieter recordings are lifted: silero-vad finds no speech at -60 dBFS."""
-_REPEATS = 2.4
-"""Text that zlib makes smaller than this many times says the same over and over (openai/whisper's threshold)."""
 
 
 def find_recordings(given: Sequence[Path]) -> dict[Path, Path]:
@@ -196,8 +194,7 @@ class Transcriber:
 
 
 def _doubt(text: str, ended: bool) -> Doubt | None:
-    content = text.encode()
-    if len(content) > _REPEATS * len(zlib.compress(content)):
+    if compression_ratio(text) > COMPRESSION_RATIO:
         return "repeats"
     return None if ended else "breaks off"
 

@@ -135,7 +135,7 @@ def _utterance_dict(scores: Scores, row: int) -> dict[str, Any]:
         "columns": {name: cells[row] for name, cells in scores.reference.columns.items()},
         "reference": scores.reference.texts[row],
         "hypothesis": scores.model.transcripts.texts[row],
-        "reference_normalized": scores.normalized[row],
+        "reference_normalized": scores.reference.normalized[row],
         "hypothesis_normalized": scores.model.normalized[row],
         **errors,
         "reference_length": int(counts.lengths[row]),
@@ -164,15 +164,13 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
     """
     from trainer.data.columns import SOURCE_COLUMN
     from trainer.scoring.decoding import Decoder, check_model
-    from trainer.scoring.normalizers import as_one, make_normalizers, unit_note
+    from trainer.scoring.normalizers import make_normalizers, unit_note
     from trainer.scoring.scores import Reference, score
-    from trainer.scoring.split_data import load_split, prepare_split, without_heard, without_learned
+    from trainer.scoring.split_data import load_split, prepare_split, without_learned
 
     config, other = plan.config, plan.baseline_config
     with console.status("looking at the data and the models ..."):
         source = load_split(config, plan.split)
-        for shown, splits in plan.learned.items():
-            source = without_learned(config, source, shown, splits)
         check_columns(plan.by, source.columns, config.data)
         if other is not None:
             check_model(other)
@@ -180,13 +178,11 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
     with ProgressBar(console, "computing features") as progress:
         data = prepare_split(config, source, progress.update)
     for shown, splits in plan.learned.items():
-        data = without_heard(config, data, shown, splits)
+        data = without_learned(config, data, shown, splits)
     note = unit_note(config)
     notes = [*plan.notes, *data.notes, *([note] if note else [])]
     say_notes(console, notes)
     origins = data.prepared.origins
-    normalizers = make_normalizers(config, origins.kinds, decoder.processor.tokenizer)
-    normalizer = as_one([normalizers[kind] for kind in origins.numbers])
     columns = dict.fromkeys(
         (*plan.by, *([SOURCE_COLUMN] if any(kind.source for kind in origins.kinds) else []))
     )
@@ -194,10 +190,10 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
         names=[data.prepared.name(row) for row in range(len(data))],
         seconds=[data.prepared.seconds(row) for row in range(len(data))],
         texts=[data.prepared.text(row) for row in range(len(data))],
+        normalizers=make_normalizers(config, origins, decoder.processor.tokenizer),
         columns={name: data.column(name) for name in columns},
-        normalizers=[normalizers[kind] for kind in origins.numbers],
     )
-    if not any(text.strip() for text in reference.normalized(normalizer)):  # before hours of decoding
+    if not any(text.strip() for text in reference.normalized):  # before hours of decoding
         raise DataError(
             f"data={config.data!r}: no text of the split {plan.split!r} has a word left after the normaliser "
             f"{config.normalizer_name}; nothing to measure"
@@ -208,7 +204,7 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
     if plan.baseline is not None and other is not None:
         baseline = (plan.baseline.shown, _decode(Decoder(other), data, console, plan.baseline.shown))
     with console.status("counting ..."):
-        scores = score(reference, normalizer, model, baseline, task=config.task)
+        scores = score(reference, model, baseline, task=config.task)
     dropped = dict(Counter(drop.reason for drop in data.drops).most_common())
     created = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     return EvaluationResult(plan, scores, source.name, dropped, notes, created)

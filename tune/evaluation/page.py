@@ -84,7 +84,7 @@ def evaluation_page(result: EvaluationResult) -> str:
         ],
         most_signs=_MOST_SIGNS,
         silence=_silence(scores),
-        worst=[_utterance(scores, row) for row in scores.model.worst(_WORST)],
+        worst=[_utterance(scores, row) for row in scores.model.decides.worst_first()[:_WORST]],
         gap=" " if scores.normalizer.unit == "words" else "",
         method=_method(result),
     )

@@ -191,7 +191,7 @@ def print_evaluation(result: EvaluationResult, worst: int, console: Console) -> 
         console.print(table)
     if not scores.translates:
         _print_signs(scores, console)
-    rows = model.worst(worst)
+    rows = model.decides.worst_first()[:worst]
     if rows:
         console.print()
         how = "by chrF, word by word" if scores.translates else f"as counted ({scores.normalizer.name})"

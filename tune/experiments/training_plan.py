@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from trainer.config import BUDGETS, SPLIT_SETTINGS, TrainConfig
 from tune.cluster.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
 from tune.experiments.plan import (
@@ -245,11 +243,11 @@ def _merge(request: TrainRequest, find: Find) -> tuple[dict[str, Any], list[str]
 
 def given_settings(path: Path) -> dict[str, Any]:
     """The settings that a YAML file gives, checked; `ConfigError` where it cannot be used."""
-    from trainer.__main__ import read_config
+    from trainer.__main__ import read_settings
 
-    config = read_config(path)
-    named = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    return {name: getattr(config, name) for name in named}
+    values = read_settings(path)
+    config = TrainConfig.from_dict(values)
+    return {name: getattr(config, name) for name in values}
 
 
 def _taken(

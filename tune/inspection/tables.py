@@ -6,13 +6,13 @@ import csv
 import dataclasses
 import datetime
 import io
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trainer.data.clips import count_by_reason
 from trainer.inspection.inspection import quantiles
 from tune.util.console import clock, say, say_notes
 
@@ -98,7 +98,7 @@ def quantile_rows(inspection: Inspection) -> list[list[str]]:
 
 def to_dict(inspection: Inspection) -> dict[str, Any]:
     """The content of `inspection.json`; plain values only, times in seconds."""
-    limits, left_out = inspection.limits, inspection.left_out
+    limits = inspection.limits
     return {
         "kind": "tune-whisper inspection",
         "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -112,8 +112,8 @@ def to_dict(inspection: Inspection) -> dict[str, Any]:
         "notes": inspection.notes,
         "splits": {name: dataclasses.asdict(facts) for name, facts in inspection.splits.items()},
         "dropped": {
-            "by_reason": dict(Counter(drop.reason for drop in left_out.drops).most_common()),
-            "search_stops": left_out.stops,
+            "by_reason": count_by_reason(inspection.drops),
+            "search_stops": inspection.stops,
         },
         "usual_letters_per_second": inspection.rates,
         "distributions": quantiles(inspection.entries),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +51,7 @@ def test_shares_are_those_of_the_settings(share: float) -> None:
         assert not any(changes.room for changes in made), "no folder has rooms"
 
 
-@pytest.mark.parametrize("strength", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("strength", [0.5, 2.0])
 def test_amounts_are_those_of_the_settings(strength: float) -> None:
     config = CONFIG.replace(augment_strength=strength)
     made = [changes for clip in range(1000) if (changes := draw_changes(config, 0, clip))]
@@ -62,11 +61,6 @@ def test_amounts_are_those_of_the_settings(strength: float) -> None:
     louder = 20 * np.log10(strength)
     ratios = [changes.snr + louder for changes in made]
     assert 8 <= min(ratios) < 9 and 34 < max(ratios) <= 35
-
-
-@pytest.mark.parametrize("changes", [{"augment": 0.0}, {"augment_strength": 0.0}])
-def test_nothing_is_changed(changes: dict[str, Any]) -> None:
-    assert all(draw_changes(CONFIG.replace(**changes), 1, clip) is None for clip in range(50))
 
 
 @given(count=st.integers(1, 3 * RATE), clip=st.integers(0, 99), room=st.integers(0, RATE))

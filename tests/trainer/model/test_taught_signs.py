@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import soundfile
 import torch
-from make_data import RATE, tone, write_manifest, write_processor, write_shards
+from make_data import RATE, tone, write_manifest, write_processor
 from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration, WhisperTokenizer
 
 from trainer.__main__ import main
@@ -118,11 +118,7 @@ def test_signs_of_the_training_texts_may_be_written(config: TrainConfig, base: P
     assert found["begin_suppress_tokens"] == [*ids(base, "a"), generation(base)["eos_token_id"]]
     after = evaluate(config.replace(model=str(checkpoint)))
     assert after.predictions == ["(" * 8] * 4
-    assert (
-        (rates["wer"], rates["cer"])
-        == (after.rates["wer"], after.rates["cer"])
-        != (before.rates["wer"], before.rates["cer"])
-    )
+    assert rates["cer"] == after.rates["cer"] != before.rates["cer"]
     assert evaluate(config).predictions == before.predictions  # the untouched model as it is
     mean, _ = load_mean(config, [(str(base), 0.5), (str(checkpoint), 0.5)])
     assert mean.generation_config.suppress_tokens == found["suppress_tokens"]
@@ -133,28 +129,6 @@ def test_the_list_can_be_kept(config: TrainConfig, base: Path, tmp_path: Path) -
     for name in ("suppress_tokens", "begin_suppress_tokens"):
         assert generation(checkpoint)[name] == generation(base)[name]
     assert rates["cer"] == evaluate(config).rates["cer"]
-
-
-def test_texts_are_those_that_the_settings_make(config: TrainConfig, base: Path, tmp_path: Path) -> None:
-    """Without punctuation no sign is taught."""
-    plain = config.replace(remove_punctuation=True)
-    checkpoint, _ = trained(plain, tmp_path / "run")
-    assert generation(checkpoint)["suppress_tokens"] == generation(base)["suppress_tokens"]
-    assert prepare(plain).splits["train"].text(0) == "(a0) a"
-
-
-def test_validation_stands_for_a_stream(config: TrainConfig, base: Path, tmp_path: Path) -> None:
-    def rows(text: str) -> list[dict[str, Any]]:
-        names = [Path(config.data).parent / f"{number}.wav" for number in range(4)]
-        return [{"audio": {"bytes": name.read_bytes(), "path": name.name}, "text": text} for name in names]
-
-    write_shards(tmp_path / "shards", shards=1, rows={"train": rows("a ["), "validation": rows("b #")})
-    streamed = config.replace(data=str(tmp_path / "shards"), streaming=True, audio_window=2.0)
-    checkpoint, _ = trained(streamed, tmp_path / "run")
-    assert generation(checkpoint)["suppress_tokens"] == [
-        *ids(base, "(["),
-        *generation(base)["suppress_tokens"][3:],
-    ]
 
 
 def test_what_is_taken_off_is_told_and_exported(

@@ -1,4 +1,4 @@
-"""Normalisers: every language keeps its words and letters; Whisper's own shows why that is worth tests."""
+"""Normalisers: every language keeps its words and letters."""
 
 from __future__ import annotations
 
@@ -6,80 +6,52 @@ import re
 import unicodedata
 from pathlib import Path
 
-import jiwer
 import pytest
-from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
 
 from trainer.config import TrainConfig
 from trainer.languages import CODES, WITHOUT_SPACES, language_name
 from trainer.model.processor import load_processor
-from trainer.scoring.language_rules import (
-    EARLY,
-    LATE,
-    NOTES,
-    RULES,
-)
+from trainer.scoring.language_rules import EARLY, LATE, RULES
 from trainer.scoring.normalizers import make_normalizer, normalize, unit_note
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "scoring.md"
 
-#: Language, a text, what is counted of it, and what Whisper's own normaliser makes of it where that is wrong.
+#: Language, a text, and what is counted of it.
 TABLE = [
-    ("be", "Раз'яднаць, сёння!", "раз'яднаць сёння", "раз яднаць сёння"),
-    ("uk", "П’ять об'єктів — сім'я.", "п'ять об'єктів сім'я", "п ять об єктів сім я"),
-    ("ru", "Ещё раз: что?", "еще раз что", "ещё раз что"),
-    ("hi", "हिन्दी में पढ़ना।", "हिन्दी में पढ़ना", "ह न द म पढ न"),
-    ("bn", "আমি বাংলায় গান গাই।", "আমি বাংলায় গান গাই", "আম ব ল য গ ন গ ই"),
-    ("ta", "தமிழ் மொழி", "தமிழ் மொழி", "தம ழ ம ழ"),
-    ("th", "ที่นี่ น้ำ", "ที่ นี่ น้ ำ", "ท น น า"),
-    ("ar", "كِتَابٌ جديـد،", "كتاب جديد", "ك ت اب جديـد"),
-    ("fa", "می‌خواهم كتاب", "میخواهم کتاب", "می‌خواهم كتاب"),
-    ("he", 'צה"ל, שָׁלוֹם', "צה״ל שלום", "צה ל ש לו ם"),
-    ("vi", "Hoà bình, thuý!", "hòa bình thúy", "hoà bình thuý"),
-    ("sr", "Њујорк, Џорџ", "njujork džordž", "њујорк џорџ"),
-    ("sr", "Njujork, Džordž", "njujork džordž", None),
-    ("fr", "L’homme d'Œdipe, aujourd'hui.", "l'homme d'oedipe aujourd'hui", "l homme d œdipe aujourd hui"),
-    ("sv", "EU:s språk, å ä ö", "eus språk å ä ö", "eu s språk å ä ö"),
-    ("tr", "İstanbul'da IŞIK", "istanbul'da ışık", "i stanbul da işik"),
-    ("uz", "Oʻzbek bog‘", "oʻzbek bogʻ", "oʻzbek bog"),
-    ("zh", "你好,世界!", "你 好 世 界", "你好 世界"),
-    ("ja", "データを、見る。", "デ ー タ を 見 る", "データを 見る"),
-    ("ko", "안녕하세요, 세계!", "안녕하세요 세계", None),
-    ("de", "Straße, E-Mail", "straße e mail", None),
-    ("en", "Don't say 'seven three two'!", "don't say seven three two", "don t say seven three two"),
+    ("be", "Раз'яднаць, сёння!", "раз'яднаць сёння"),
+    ("uk", "П’ять об'єктів — сім'я.", "п'ять об'єктів сім'я"),
+    ("ru", "Ещё раз: что?", "еще раз что"),
+    ("hi", "हिन्दी में पढ़ना।", "हिन्दी में पढ़ना"),
+    ("bn", "আমি বাংলায় গান গাই।", "আমি বাংলায় গান গাই"),
+    ("ta", "தமிழ் மொழி", "தமிழ் மொழி"),
+    ("th", "ที่นี่ น้ำ", "ที่ นี่ น้ ำ"),
+    ("ar", "كِتَابٌ جديـد،", "كتاب جديد"),
+    ("fa", "می‌خواهم كتاب", "میخواهم کتاب"),
+    ("he", 'צה"ל, שָׁלוֹם', "צה״ל שלום"),
+    ("vi", "Hoà bình, thuý!", "hòa bình thúy"),
+    ("sr", "Њујорк, Џорџ", "njujork džordž"),
+    ("sr", "Njujork, Džordž", "njujork džordž"),
+    ("fr", "L’homme d'Œdipe, aujourd'hui.", "l'homme d'oedipe aujourd'hui"),
+    ("sv", "EU:s språk, å ä ö", "eus språk å ä ö"),
+    ("tr", "İstanbul'da IŞIK", "istanbul'da ışık"),
+    ("uz", "Oʻzbek bog‘", "oʻzbek bogʻ"),
+    ("zh", "你好,世界!", "你 好 世 界"),
+    ("ja", "データを、見る。", "デ ー タ を 見 る"),
+    ("ko", "안녕하세요, 세계!", "안녕하세요 세계"),
+    ("de", "Straße, E-Mail", "straße e mail"),
+    ("en", "Don't say 'seven three two'!", "don't say seven three two"),
 ]
 
 
-def squeezed(text: str) -> str:
-    return " ".join(text.split())
-
-
-@pytest.mark.parametrize(("language", "text", "ours", "basic"), TABLE)
-def test_each_language(language: str, text: str, ours: str, basic: str | None) -> None:
-    normalizer = make_normalizer(TrainConfig(language=language))
-    assert normalizer(text) == ours
-    assert normalizer(normalizer(text)) == ours, "a normalised text is normal"
-    theirs = squeezed(BasicTextNormalizer()(text))
-    if basic is None:
-        assert theirs == ours
-    else:
-        assert theirs == basic != ours
-
-
-def test_whisper_runs_english_digits_together() -> None:
-    english = EnglishTextNormalizer({})
-    assert english("seven three two") == "732"
-    # one wrong digit of three is one wrong word of one
-    assert jiwer.wer(english("seven three two"), english("seven three four")) == 1.0
-    ours = make_normalizer(TrainConfig())
-    assert jiwer.wer(ours("seven three two"), ours("seven three four")) == pytest.approx(1 / 3)
+@pytest.mark.parametrize(("language", "text", "ours"), TABLE)
+def test_each_language(language: str, text: str, ours: str) -> None:
+    assert normalize(text, language) == ours
+    assert normalize(ours, language) == ours, "a normalised text is normal"
 
 
 #: Language and spellings that nobody hears apart; all must come out as one.
 SAME = [
     ("be", ["аб'ехаць", "аб’ехаць", "аб\u02bcехаць", "аб`ехаць", "аб\u00b4ехаць", 'аб"ехаць', "АБ'ЕХАЦЬ"]),
-    ("uk", ["м'яч", "м’яч", "м\u02bcяч", "м‘яч", "м′яч"]),
-    ("ru", ["всё за\u0301мок", "все замок"]),
     ("sr", ["Љубав и џеп", "Ljubav i džep", "ljubav i \u01c6ep"]),
     ("vi", [unicodedata.normalize("NFD", "tiếng Việt hòa"), "tiếng việt hoà"]),
     ("hi", ["\u0915\u093c 5", "\u0958 ५"]),
@@ -102,7 +74,6 @@ SAME = [
     ("en", ["colour's grey", "color's gray"]),
     ("en", ["Mr. Smith paid $5.50 & 7 %", "mister smith paid 5.50 dollars and 7 per cent"]),
     ("en", ["the U.S. at 9 a.m.", "the US at 9 am"]),
-    ("en", ["well-known, 1,000", "well known 1000"]),
     ("en", ["It’s okay 🙂", "It's OK"]),
 ]
 
@@ -115,27 +86,27 @@ def test_what_sounds_the_same_counts_as_equal(language: str, spellings: list[str
 #: Language and two texts that a listener tells apart; they must not be made equal.
 DIFFERENT = [
     ("be", "ўсё", "усё"),
-    ("be", "вёска", "веска"),
     ("uk", "ґанок", "ганок"),
     ("de", "Maße", "Masse"),
-    ("de", "schon", "schön"),
     ("sv", "får", "far"),
     ("fr", "pêche", "péché"),
-    ("vi", "hóa", "hòa"),
     ("vi", "quý", "qúy"),
     ("hi", "दिन", "दीन"),
-    ("ta", "கல", "கல்"),
     ("th", "มา", "ม้า"),
     ("ar", "كاتب", "كتاب"),
     ("ar", "علي", "على"),
     ("zh", "发", "發"),
-    ("ja", "はし", "橋"),
     ("en", "can", "can't"),
     ("en", "it's", "it is"),
     ("en", "(quietly) no", "no"),
     ("en", "um yes", "yes"),
     ("en", "seven", "7"),
     ("haw", "ʻau", "au"),
+    ("de", "5 € 3", "3 € 5"),
+    ("de", "5²", "52"),
+    ("de", "5 US$", "5 $"),
+    ("en", "€5m", "€5"),
+    ("en", "5 m", "5 million"),
 ]
 
 
@@ -184,5 +155,5 @@ def test_the_table_in_the_docs_is_complete() -> None:
     text = DOCS.read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")]
     documented = {code for row in rows for code in re.findall(r"`([a-z]{2,3})`", row)}
-    assert {*EARLY, *RULES, *LATE, *NOTES} <= documented
+    assert {*EARLY, *RULES, *LATE} <= documented
     assert documented <= set(CODES)

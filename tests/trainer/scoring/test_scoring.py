@@ -17,7 +17,7 @@ from trainer.scoring.intervals import compare, difference_interval, rate_interva
 from trainer.scoring.language_rules import split_characters
 from trainer.scoring.normalizers import Normalizer
 from trainer.scoring.scores import Reference, Scores, count_rates, score
-from tune.evaluation.tables import aligned_lines, between, difference_between, p_value, points, verdict
+from tune.evaluation.tables import aligned_lines, difference_between, verdict
 
 WORDS = ["адзін", "two", "drei", "quatre", "पाँच", "l'homme", "七", "a", "b", "c"]
 PLAIN = Normalizer("none", "words", "as it is", str.strip)
@@ -72,9 +72,10 @@ def scored(references: list[str], hypotheses: list[str], baseline: list[str] | N
         return Transcripts(texts, 1.0, 10.0, "nothing", "fp32", {}, 16)
 
     names = [f"{row}.wav" for row in range(len(references))]
-    reference = Reference(names, [float(row % 7) for row in range(len(references))], references, {})
+    seconds = [float(row % 7) for row in range(len(references))]
+    reference = Reference(names, seconds, references, [PLAIN] * len(references), {})
     other = ("other", transcripts(baseline)) if baseline else None
-    return score(reference, PLAIN, ("mine", transcripts(hypotheses)), other)
+    return score(reference, ("mine", transcripts(hypotheses)), other)
 
 
 def test_wer_is_total_errors_over_total_words() -> None:
@@ -97,7 +98,7 @@ def test_normalised_and_orthographic_rates_leave_out_the_same_clips() -> None:
     lower = Normalizer(
         "basic", "words", "", lambda text: "" if text == "Hm." else text.lower().replace(",", "")
     )
-    counts = count_rates(["Hello, world", "Hm."], ["hello world", "Um."], lower).counts
+    counts = count_rates(["Hello, world", "Hm."], ["hello world", "Um."], [lower, lower]).counts
     assert {rate: found.percent for rate, found in counts.items() if rate.startswith("wer")} == {
         "wer": 0.0,
         "wer_orthographic": 50.0,
@@ -107,24 +108,24 @@ def test_normalised_and_orthographic_rates_leave_out_the_same_clips() -> None:
 
 def test_of_characters_the_wer_is_the_cer() -> None:
     characters = Normalizer("none", "characters", "", split_characters)
-    counts = count_rates(["你们好。", "日本"], ["你好!", "日本"], characters).counts
+    counts = count_rates(["你们好。", "日本"], ["你好!", "日本"], [characters, characters]).counts
     # "!" for "。" and one character left out, of six; spaces between characters are none of the text
     for rate in counts:
         assert (counts[rate].errors.tolist(), counts[rate].lengths.tolist()) == ([2, 0], [4, 2])
 
 
+def test_each_text_is_counted_in_its_own_unit() -> None:
+    characters = Normalizer("none", "characters", "", split_characters)
+    counts = count_rates(["你们好", "ab cd"], ["你好", "ab ce"], [characters, PLAIN]).counts
+    found = {rate: (each.errors.tolist(), each.lengths.tolist()) for rate, each in counts.items()}
+    assert found["wer"] == found["wer_orthographic"] == ([1, 1], [3, 2])
+    assert found["cer"] == found["cer_orthographic"] == ([1, 1], [3, 5])
+
+
 def test_the_alignment_puts_words_side_by_side() -> None:
-    pieces = aligned("the cat sat on a mat here", "a cat sat a mat too here")
-    assert list(pairs(pieces)) == [
-        ("substitute", "the", "a"),
-        ("equal", "cat", "cat"),
-        ("equal", "sat", "sat"),
-        ("delete", "on", ""),
-        ("equal", "a", "a"),
-        ("equal", "mat", "mat"),
-        ("insert", "", "too"),
-        ("equal", "here", "here"),
-    ]
+    found = pairs(aligned("the cat sat on a mat", "a cat sat a mat too"))
+    kinds = "substitute the a|equal cat cat|equal sat sat|delete on |equal a a|equal mat mat|insert  too"
+    assert [" ".join(pair) for pair in found] == kinds.split("|")
     assert list(pairs(aligned("", "a b"))) == [("insert", "", "a"), ("insert", "", "b")]
     assert list(pairs(aligned("a", ""))) == [("delete", "a", "")]
     assert aligned("", "") == []
@@ -163,8 +164,7 @@ def made_up(generator: np.random.Generator, n: int, mean: float) -> tuple[np.nda
     return generator.binomial(lengths, chance), lengths
 
 
-@pytest.mark.parametrize("mean", [0.03, 0.15, 0.9])
-@pytest.mark.parametrize("n", [5, 20, 200])
+@pytest.mark.parametrize(("n", "mean"), [(5, 0.03), (20, 0.15), (200, 0.9)])
 def test_the_interval_holds_the_true_rate_as_often_as_it_says(n: int, mean: float) -> None:
     generator = np.random.default_rng(5)
     found = [rate_interval(*made_up(generator, n, mean)) for _ in range(1000)]
@@ -190,11 +190,8 @@ def test_the_interval_of_a_difference_holds_the_true_one(n: int) -> None:
     [
         ([0] * 6, 0.0, 18.9),
         ([9] * 6, 81.1, 100.0),  # mirrored
-        ([0] * 5 + [1], 0.0, 14.6),
-        ([9] * 5 + [8], 85.4, 100.0),
         ([3] * 6, 14.4, 52.2),
         ([9] * 5 + [27], 61.9, 250.6),  # one of them looped
-        ([18] * 6, 181.1, 218.9),
         ([0] * 5 + [9], 0.0, 83.1),
     ],
 )
@@ -208,12 +205,6 @@ def test_of_fewer_than_five_clips_there_is_no_interval() -> None:
     # a clip without words neither counts nor shifts anything
     errors, lengths = made_up(np.random.default_rng(7), 60, 0.2)
     assert rate_interval(np.append(errors, 0), np.append(lengths, 0)) == rate_interval(errors, lengths)
-
-
-def test_a_difference_that_is_the_same_on_all_clips_is_not_sure() -> None:
-    found = compare(np.zeros(6, int), np.full(6, 9), np.full(6, 9))
-    assert found.difference == -100.0
-    assert found.interval == pytest.approx((-118.9, -81.1), abs=0.05)
 
 
 def test_no_difference_is_shown_between_equals() -> None:
@@ -240,18 +231,6 @@ def test_a_clear_difference_has_a_small_p_and_an_interval_on_one_side() -> None:
     assert back.difference == -found.difference and back.better == 0
 
 
-def test_of_models_that_differ_by_chance_one_in_twenty_looks_different() -> None:
-    generator = np.random.default_rng(10)
-    p_values = []
-    for _ in range(200):
-        lengths = generator.poisson(9, 60) + 1
-        chance = generator.beta(1, 4, 60)
-        first, second = generator.binomial(lengths, chance), generator.binomial(lengths, chance)
-        p_values.append(compare(first, second, lengths, seed=1).p_value)
-    assert 0.01 <= np.mean(np.array(p_values) < 0.05) <= 0.10
-    assert 0.35 <= np.mean(p_values) <= 0.65
-
-
 def test_the_verdict_in_words() -> None:
     references, hypotheses = random_pairs(80, seed=4)
     same = scored(references, hypotheses, hypotheses)
@@ -265,38 +244,20 @@ def test_the_verdict_in_words() -> None:
     assert "points above that of other: 95 %" in verdict(scored(references, hypotheses, references))
 
 
-def test_figures_are_written_alike_everywhere() -> None:
-    assert [points(number) for number in (-1.5, 0.004, -0.004, 2.0)] == [
-        "\u22121.50",
-        "0.00",
-        "0.00",
-        "+2.00",
-    ]
-    assert [p_value(number) for number in (0.0001, 0.013, 1.0)] == ["< 0.001", "0.013", "1.000"]
-    assert between((1.0, 2.345)) == "1.00 to 2.35" and between(None) == "too few clips"
-
-
 def test_groups_of_a_column() -> None:
     assert group_by(["b", "a", "b", ""]) == {"b": [0, 2], "a": [1], "(empty)": [3]}
-    few = group_by(["1", "2", "1"])
-    assert few == {"1": [0, 2], "2": [1]}
+    assert group_by(["1", "2", "1"]) == {"1": [0, 2], "2": [1]}
     ranges = group_by([str(number) for number in range(100)] + [""])
     assert list(ranges) == ["0 to 24", "25 to 49", "50 to 74", "75 to 99", "(empty)"]
     assert [len(rows) for rows in ranges.values()] == [25, 25, 25, 25, 1]
-    assert group_by([f"speaker {number}" for number in range(9)])["speaker 3"] == [3]
     assert "nan" in group_by(["nan", *map(str, range(10))])
-
-
-SPEAKERS = ["121", "237", "260", "672", "908", "1089", "1188", "1221", "1284", "1320"]
-YEARS = [str(year) for year in range(1990, 2002)] * 5
 
 
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("chapterId", SPEAKERS),
-        ("reader", SPEAKERS),
-        ("year", YEARS),
+        ("reader", ["121", "237", "260", "672", "908", "1089", "1188", "1221", "1284", "1320"]),
+        ("year", [str(year) for year in range(1990, 2002)] * 5),
         ("room", [f"0{n}" for n in range(10, 30)]),
     ],
 )
@@ -308,9 +269,7 @@ def test_numbers_that_name_something_are_groups_of_their_own(name: str, values: 
     ("values", "labels"),
     [
         ([str(20240101 + day) for day in range(12)], "20240101 to 20240103, 20240104 to 20240106, 2024"),
-        ([f"{20 + n / 10}" for n in range(12)] * 9, "20.0 to 20.2, 20.3 to 20.5, 20.6 to 20.8, 20.9 to 21.1"),
         ([f"{7000 + n / 1000}" for n in range(12)], "7000.000 to 7000.002, 7000.003 to 7000.005, 7000.006"),
-        ([f"{n / 10 - 0.5}" for n in range(12)], "-0.500 to -0.300, -0.200 to 0.000, 0.100 to 0.300, 0.400"),
         (["-0.0", "0.0", *(f"{n}.5" for n in range(10))], "0.00 to 0.50, 1.50 to 3.50"),
     ],
 )
@@ -320,19 +279,13 @@ def test_measures_are_in_ranges_that_read_differently(values: list[str], labels:
     assert sorted(row for rows in groups.values() for row in rows) == list(range(len(values)))
 
 
-def test_ranges_keep_equal_numbers_together_and_all_rows() -> None:
-    numbers = dict(enumerate([1.0] * 50 + [2.0] * 3 + [3.0] * 10))
-    groups = by_ranges(numbers, " s")
-    assert list(groups) == ["1 s", "2 to 3 s"]
-    assert sorted(row for rows in groups.values() for row in rows) == list(range(63))
+def test_ranges_keep_equal_numbers_together() -> None:
+    assert list(by_ranges(dict(enumerate([1.0] * 50 + [2.0] * 3 + [3.0] * 10)), " s")) == ["1 s", "2 to 3 s"]
     assert by_ranges({}) == {}
-    alike = by_ranges(dict(enumerate([5.01, 5.02, 5.03, 5.04])), " s")
-    assert list(alike) == ["5.01 s", "5.02 s", "5.03 s", "5.04 s"]
 
 
 SIGNS = {
     "a clean text": ("one two three", "one two three", []),
-    "errors alone": ("one two three", "a b", []),
     "two runs of three words": ("one two", "a b c one d e f two", []),
     "five words too many": ("one two", "one a b c d e two", ["insertions"]),
     "four words too many": ("one two", "one a b c d two", []),
@@ -340,7 +293,6 @@ SIGNS = {
     "a long loop": ("thanks", "thank you for watching " * 20, ["insertions", "compression"]),
     "a long loop that was sung": ("la la li " * 40, "la la li " * 40, []),
     "text for nothing": ("", "thank you", ["empty reference"]),
-    "nothing for nothing": ("", "", []),
 }
 
 

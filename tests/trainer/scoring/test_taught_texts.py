@@ -17,7 +17,7 @@ SPACES = ["\u00a0", "\u202f", "\u2009", "\u3000", "\u2028", "\t", "\n", "  ", " 
 
 def rates(said: str, heard: str, language: str, normalizer: str = "auto") -> dict[str, float]:
     config = TrainConfig(language=language, normalizer=normalizer)
-    counts = count_rates([said], [heard], make_normalizer(config)).counts
+    counts = count_rates([said], [heard], [make_normalizer(config)]).counts
     return {rate: each.percent for rate, each in counts.items()}
 
 

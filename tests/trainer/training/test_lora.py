@@ -12,22 +12,17 @@ from typing import Any
 import peft
 import pytest
 import torch
+from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
 from transformers import WhisperForConditionalGeneration
 
 from trainer.config import TrainConfig
 from trainer.conversion.hugging_face import write_model
 from trainer.errors import ConfigError, ModelError
-from trainer.model.adapters import (
-    ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
-    base_of,
-    merged,
-    with_base,
-)
+from trainer.model.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of, merged, with_base
 from trainer.model.pretrained import DEMO_MODEL
 from trainer.model.processor import load_processor
-from trainer.model.whisper import limit_training, load_model, load_model_config
+from trainer.model.whisper import limit_training, load_model
 from trainer.train import evaluate, train
 from trainer.training.checkpoints import (
     checkpoint_bytes,
@@ -60,25 +55,14 @@ def size(folder: Path, *, resume: bool = False) -> int:
     [
         (1, "attention", 0, "standard"),
         (8, ALL_LAYERS, 1, "rank_stabilized"),
-        (8, ALL_LAYERS, 3, "standard"),
-        (64, "attention", 3, "rank_stabilized"),
+        (64, "attention", 3, "standard"),
     ],
 )
 def test_lora_trains_what_its_formula_says(rank: int, targets: Any, frozen: int, scaling: Any) -> None:
     """The demo model has width 128, feed-forward width 256, three encoder layers and one decoder layer."""
-    config = TrainConfig(
-        method="lora",
-        lora_rank=rank,
-        lora_targets=targets,
-        freeze_encoder_layers=frozen,
-        lora_scaling=scaling,
-    )
+    config = TrainConfig(method="lora", lora_rank=rank, lora_targets=targets, lora_scaling=scaling)
+    config = config.replace(freeze_encoder_layers=frozen)
     model = limited(config)
-    shape = load_model_config(config)
-    assert (shape.d_model, shape.encoder_ffn_dim, shape.encoder_layers, shape.decoder_layers) == (
-        *(128, 256),
-        *(3, 1),
-    )
     encoder, decoder = 8 * rank * 128, 16 * rank * 128
     if targets == ALL_LAYERS:
         encoder, decoder = (each + 2 * rank * (128 + 256) for each in (encoder, decoder))
@@ -87,29 +71,18 @@ def test_lora_trains_what_its_formula_says(rank: int, targets: Any, frozen: int,
     assert sum(found.values()) == expected
     assert all(".lora_A." in name or ".lora_B." in name for name in found)
     assert not [name for name in found if any(f"encoder.layers.{layer}." in name for layer in range(frozen))]
-    scales = {
-        module.scaling["default"]
-        for module in model.modules()
-        if isinstance(getattr(module, "scaling", None), dict)
-    }
+    adapters = [each for each in model.modules() if isinstance(each, LoraLayer)]
+    scales = {each.scaling["default"] for each in adapters}
     assert scales == {32 / rank if scaling == "standard" else 32 / math.sqrt(rank)}
     assert checkpoint_bytes(config, model) == estimated_checkpoint_bytes(config)
 
 
-@pytest.mark.parametrize("frozen", [0, 2])
-def test_first_encoder_layers_are_left_as_they_are(frozen: int) -> None:
-    found = limited(TrainConfig(freeze_encoder_layers=frozen))
+def test_first_encoder_layers_are_left_as_they_are() -> None:
+    found = limited(TrainConfig(freeze_encoder_layers=2))
     kept = {name for name, weight in found.named_parameters() if not weight.requires_grad}
-    parts = (
-        *(("conv1.", "conv2.") if frozen else ()),
-        *(f"layers.{layer}." for layer in range(frozen)),
-        "embed_positions.",
-    )
-    assert kept == {
-        name
-        for name, _ in found.named_parameters()
-        if name.startswith(tuple(f"model.encoder.{part}" for part in parts))
-    }
+    parts = ["conv1.", "conv2.", "layers.0.", "layers.1.", "embed_positions."]
+    starts = tuple(f"model.encoder.{part}" for part in parts)
+    assert kept == {name for name, _ in found.named_parameters() if name.startswith(starts)}
 
 
 def test_the_method_decoder_leaves_the_encoder() -> None:
@@ -118,12 +91,9 @@ def test_the_method_decoder_leaves_the_encoder() -> None:
     assert set(trained(model)) == {name for name in every if ".encoder." not in name}
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
-def test_more_layers_than_there_are_is_told_in_one_line(small_config: TrainConfig, method: Any) -> None:
-    config = small_config.replace(method=method, freeze_encoder_layers=4)
-    with pytest.raises(ConfigError) as caught:
-        train(config)
-    assert str(caught.value) == ("freeze_encoder_layers=4: the encoder of demo has 3 layers; give at most 3")
+def test_more_layers_than_there_are_is_told_in_one_line() -> None:
+    with pytest.raises(ConfigError, match="=4: the encoder of demo has 3 layers; give at most 3"):
+        limited(TrainConfig(method="lora", freeze_encoder_layers=4))
 
 
 class Rows:
@@ -147,15 +117,8 @@ class Rows:
 def config(small_config: TrainConfig) -> TrainConfig:
     """8 steps, evaluations after 2, 4, 6 and 8, all that draws random numbers."""
     return small_config.replace(
-        method="lora",
-        lora_rank=8,
-        lora_dropout=0.1,
-        learning_rate=1e-2,
-        max_train_clips=32,
-        max_eval_clips=8,
-        epochs=2.0,
-        train_batch_size=8,
-        dropout=0.1,
+        **{"method": "lora", "lora_rank": 8, "lora_dropout": 0.1, "dropout": 0.1, "learning_rate": 1e-2},
+        **{"max_train_clips": 32, "max_eval_clips": 8, "epochs": 2.0, "train_batch_size": 8},
         log_every_seconds=0.0,
     )
 
@@ -202,9 +165,8 @@ def test_plain_peft_gives_the_model_that_is_exported(config: TrainConfig, run: R
 def test_the_export_and_the_checkpoint_have_the_wer_that_was_measured(
     config: TrainConfig, run: Rows, tmp_path: Path
 ) -> None:
-    for row in run.rows:
-        folder = run.folder / f"kept-{row['step']}"
-        assert evaluate(config.replace(model=str(folder))).rates["wer"] == pytest.approx(row["wer"], abs=0.1)
+    row, folder = run.rows[-1], run.folder / "kept-8"
+    assert evaluate(config.replace(model=str(folder))).rates["wer"] == pytest.approx(row["wer"], abs=0.1)
     write_model(config, folder, tmp_path / "exported")
     found = evaluate(config.replace(model=str(tmp_path / "exported")))
     assert found.rates["wer"] == pytest.approx(row["wer"], abs=0.1)
@@ -214,8 +176,7 @@ def test_the_export_and_the_checkpoint_have_the_wer_that_was_measured(
 def test_a_broken_adapter_is_one_line(config: TrainConfig, run: Rows, tmp_path: Path) -> None:
     def told(name: str, content: bytes | None) -> str:
         folder = tmp_path / "broken"
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(run.folder / "kept-8", folder)
+        shutil.copytree(run.folder / "kept-8", folder, dirs_exist_ok=True)
         if content is not None:
             (folder / name).write_bytes(content)
         else:
@@ -228,16 +189,11 @@ def test_a_broken_adapter_is_one_line(config: TrainConfig, run: Rows, tmp_path: 
         return message
 
     assert "cannot load the adapter" in told(ADAPTER_WEIGHTS, b"x")
-    whole = (run.folder / "kept-8" / ADAPTER_WEIGHTS).read_bytes()
-    assert "cannot load the adapter" in told(ADAPTER_WEIGHTS, whole[:5000])
     assert "cannot load the adapter" in told(ADAPTER_WEIGHTS, None)
     assert "cannot be read" in told(ADAPTER_CONFIG, b"{")
     settings = json.loads((run.folder / "kept-8" / ADAPTER_CONFIG).read_text())
     elsewhere = {**settings, "base_model_name_or_path": "/not/there"}
     assert "has adapters for /not/there" in told(ADAPTER_CONFIG, json.dumps(elsewhere).encode())
-    assert "names no model" in told(
-        ADAPTER_CONFIG, json.dumps(settings | {"base_model_name_or_path": None}).encode()
-    )
 
 
 def test_adapters_find_a_base_model_that_has_another_path_here(
@@ -290,8 +246,7 @@ def test_an_evaluation_leaves_the_training_as_it_was(config: TrainConfig, tmp_pa
     [
         {"gradient_checkpointing": True, "lora_targets": ALL_LAYERS, "freeze_encoder_layers": 3},
         {"precision": "bf16", "lora_scaling": "rank_stabilized", "optimizer": "adafactor"},
-        {"generation_num_beams": 2, "audio_window": "batch"},
-        {"method": "full", "freeze_encoder_layers": 2, "gradient_checkpointing": True},
+        {"generation_num_beams": 2, "audio_window": "batch", "method": "full", "freeze_encoder_layers": 2},
     ],
     ids=str,
 )
@@ -301,20 +256,8 @@ def test_with_other_settings(config: TrainConfig, tmp_path: Path, settings: dict
     result = train(config, report)
     (row,) = report.rows
     found = evaluate(config.replace(model=str(tmp_path / "kept-4")))
-    assert (
-        found.rates["wer"] == pytest.approx(row["wer"], abs=0.1)
-        and result.best
-        and row.items() <= result.best.items()
-    )
-
-
-def test_the_loss_of_many_scores_needs_no_gradient_of_the_projection(
-    config: TrainConfig, run: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainer.training.loss.MOST_BYTES", 20_000)
-    apart = Rows(tmp_path)
-    train(config, apart)
-    assert apart.losses == pytest.approx(run.losses, rel=1e-3)
+    assert found.rates["wer"] == pytest.approx(row["wer"], abs=0.1)
+    assert result.best and row.items() <= result.best.items()
 
 
 def test_a_model_that_is_itself_an_adapter_is_trained_on(

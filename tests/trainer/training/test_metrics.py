@@ -13,23 +13,23 @@ SAID = ["a", "1 2 3 4 5 6 7 8 9", "Hello, world"]
 HEARD = ["b x y", "1 2 3 4 5 6 7 8 9", "hello world"]
 
 
-@pytest.fixture
-def metric() -> ErrorRates:
-    return ErrorRates(make_normalizer(TrainConfig(normalizer="none")))
+def metric(texts: int) -> ErrorRates:
+    return ErrorRates([make_normalizer(TrainConfig(normalizer="none"))] * texts)
 
 
-def test_rates_are_those_of_the_whole_corpus(metric: ErrorRates) -> None:
-    rates = metric.compute(predictions=HEARD, references=SAID)
+def test_rates_are_those_of_the_whole_corpus() -> None:
+    measured = metric(3)
+    rates = measured.compute(predictions=HEARD, references=SAID)
     assert set(rates) == {"wer", "cer", "wer_orthographic", "cer_orthographic"}
     assert rates["wer"] == pytest.approx(100 * jiwer.wer(SAID, HEARD))
     assert rates["cer"] == pytest.approx(100 * jiwer.cer(SAID, HEARD))
-    assert metric.counts["wer"].errors.tolist() == [3, 0, 1]
+    assert measured.utterances.word_errors.tolist() == [3, 0, 1]
     for said, heard in zip(SAID, HEARD, strict=True):
-        metric.add(prediction=heard, reference=said)
-    assert metric.compute() == rates
+        measured.add(prediction=heard, reference=said)
+    assert measured.compute() == rates
 
 
 @pytest.mark.parametrize("references", [[""], ["  ", ""]])
-def test_nothing_to_measure_raises(metric: ErrorRates, references: list[str]) -> None:
+def test_nothing_to_measure_raises(references: list[str]) -> None:
     with pytest.raises(ValueError, match="nothing to measure"):
-        metric.compute(predictions=["x"] * len(references), references=references)
+        metric(len(references)).compute(predictions=["x"] * len(references), references=references)

@@ -81,20 +81,9 @@ def test_nobody_speaks_or_softly(tmp_path: Path) -> None:
     """Whisper would write something for noise."""
     noise = 0.001 * np.random.default_rng(0).standard_normal(20 * RATE)
     soft = joined([clip for clip, _ in demo_clips()[:3]], 0.8)
-    for audio, count in (
-        *((np.zeros(3 * RATE), 0), (np.zeros(0), 0), (noise, 0)),
-        (soft / np.abs(soft).max() / 1000, 3),
-    ):
+    for audio, count in ((np.zeros(0), 0), (noise, 0), (soft / np.abs(soft).max() / 1000, 3)):
         soundfile.write(tmp_path / "a.wav", audio, RATE, subtype="FLOAT")
         assert len(find_speech(read_recording(tmp_path / "a.wav")[0], 4.0)) == count
-
-
-def test_real_speech_is_found(shared_data: Path) -> None:
-    [path] = (shared_data / "jfk").glob("*.flac")
-    audio, _ = read_recording(path)
-    spans = find_speech(np.tile(audio, 4), 30.0)
-    assert max(end - start for start, end in spans) <= 30 * RATE
-    assert sum(end - start for start, end in spans) > 2 * len(audio)
 
 
 def test_what_breaks_off_or_repeats_is_doubtful(tmp_path: Path) -> None:

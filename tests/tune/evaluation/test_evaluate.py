@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
@@ -189,10 +188,10 @@ def test_characters_are_counted_where_a_language_has_no_spaces(
 def named(speakers: list[str], model: str, baseline: str) -> Scores:
     """Two models on a clip of each speaker."""
     n = len(speakers)
-    reference = Reference([f"{row}.wav" for row in range(n)], [1.0] * n, ["a b"] * n, {"speaker": speakers})
+    names, plain = [f"{row}.wav" for row in range(n)], Normalizer("none", "words", "as it is", str.strip)
+    reference = Reference(names, [1.0] * n, ["a b"] * n, [plain] * n, {"speaker": speakers})
     heard = Transcripts(["a c"] * n, 1.0, 10.0, "nothing", "fp32", {}, 16)
-    normalizer = Normalizer("none", "words", "as it is", str.strip)
-    return score(reference, normalizer, (model, heard), (baseline, heard))
+    return score(reference, (model, heard), (baseline, heard))
 
 
 def result_of(scores: Scores, text: str) -> Any:
@@ -211,11 +210,10 @@ def test_nothing_of_the_users_is_html() -> None:
     hostile = "</script><script>alert(1)</script>&\"'"
     scores = named([hostile, "b"], hostile, "other")
     wrote = Transcripts([hostile, "a b"], 1.0, 10.0, hostile, "fp32", {hostile: hostile}, 16)
-    reference = dataclasses.replace(
-        scores.reference, names=[hostile, "1.wav"], columns={hostile: [hostile, "b"]}
-    )
-    normalizer = Normalizer("none", "words", hostile, str.strip)
-    scores = score(reference, normalizer, (hostile, wrote), ("other", wrote))
+    normalizers = [Normalizer("none", "words", hostile, str.strip)] * 2
+    columns = {hostile: [hostile, "b"]}
+    reference = Reference([hostile, "1.wav"], [1.0] * 2, scores.reference.texts, normalizers, columns)
+    scores = score(reference, (hostile, wrote), ("other", wrote))
     page = Page(evaluation_page(result_of(scores, hostile)))
     assert page.text.count(hostile) >= 12
     assert "by-script-script-alert-1-script" in page.figures
