@@ -84,7 +84,7 @@ class ResourceRequest:
             return
         began = ", with which the search began" if begun else ""
         share = ", or a share of one" if workers == 1 else ""
-        more = "" if begun or gpus <= 1 else f" {options.workers} {math.ceil(gpus)}, or"
+        more = "" if begun else f" {options.workers} {max(1, math.ceil(gpus))}, or"
         raise ConfigError(
             f"{options.gpus} {gpus:g}: each worker uses one GPU, and {options.workers} is {workers}{began}; give{more} "
             f"{options.gpus} {self._parts}{share} or 0"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import signal
@@ -63,20 +62,16 @@ def ray_session(console: Console, address: str | None = None) -> Iterator[None]:
     # would ask for the next trial only once the one before has its process.
     at_once = {} if address != "local" or _PENDING in os.environ else {_PENDING: str(_MOST_PENDING)}
     with changed_environment(at_once):
-        yield from _session(address, console)
+        _join(address, console)
+        import ray
 
-
-def _session(address: str, console: Console) -> Iterator[None]:
-    _join(address, console)
-    import ray
-
-    # A cluster's scheduler ends a job with SIGTERM; Ray's own handler would abort and lose what was found.
-    before = signal.signal(signal.SIGTERM, _as_interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        ray.shutdown()
+        # A cluster's scheduler ends a job with SIGTERM; Ray's own handler would abort and lose what was found.
+        before = signal.signal(signal.SIGTERM, _as_interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            ray.shutdown()
 
 
 def joined_address(asked: str | None) -> str:
@@ -101,15 +96,10 @@ def check_address(address: str) -> None:
     """
     if address in ("auto", "local"):
         return
-    shown = hide_password(address)
-    if address.startswith(("http://", "https://", "vertex_ray://")):
-        raise ResourceError(
-            f"--address {shown}: is where jobs are sent; use tune-whisper submit --address {shown} -- ..."
-        )
     if "://" in address:
         raise ResourceError(
-            f"--address {shown}: a search runs on a node of the cluster; there use HOST:6379 or auto, from "
-            "elsewhere tune-whisper submit --address http://HOST:8265 -- ..."
+            f"--address {hide_password(address)}: a search runs on a node of the cluster; there use HOST:6379 or auto, "
+            "from elsewhere tune-whisper submit --address http://HOST:8265 (or vertex_ray://NAME) -- ..."
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
@@ -249,7 +239,7 @@ def check_shared(folder: Path, storage: str) -> None:
     token = folder / f".seen-{uuid.uuid4().hex}"
     token.touch()
     try:
-        seen = _on_nodes(others, functools.partial(os.path.exists, str(token)))
+        seen = _on_nodes(others, os.path.exists, str(token))
     finally:
         token.unlink()
     blind = [address for address, found in seen.items() if not found]
@@ -261,7 +251,7 @@ def check_shared(folder: Path, storage: str) -> None:
 
 
 def _on_nodes(
-    nodes: Sequence[Mapping[str, Any]], work: Callable[[], Any], num_gpus: float = 0
+    nodes: Sequence[Mapping[str, Any]], work: Callable[..., Any], *arguments: Any, num_gpus: float = 0
 ) -> dict[str, Any]:
     """What `work` returns on each of Ray's nodes, by its address, without those that do not answer in time or leave."""
     import ray
@@ -271,7 +261,7 @@ def _on_nodes(
     for node in nodes:
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         remote = ray.remote(num_cpus=0, num_gpus=num_gpus, max_retries=0, scheduling_strategy=there)
-        asked[remote(work).remote()] = node["NodeManagerAddress"]
+        asked[remote(work).remote(*arguments)] = node["NodeManagerAddress"]
     done, waiting = ray.wait([*asked], num_returns=len(asked), timeout=_NODE_SECONDS) if asked else ([], [])
     for task in waiting:
         ray.cancel(task)

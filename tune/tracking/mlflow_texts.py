@@ -81,6 +81,8 @@ def _headline(saved: SavedExperiment) -> list[str]:
     if held := state.tested:
         rates = f"{objective_value(held.rates):.2f} %, {objective_value(held.baseline):.2f} % before"
         lines.append(f"On the test split, which chose nothing: {rates}.")
+    if told := state.guards_text:
+        lines.append(f"Guards: {told}.")
     return lines
 
 

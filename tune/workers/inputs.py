@@ -88,15 +88,15 @@ def check_gpu() -> None:
         or os.environ.get(PRETENDED_GPUS)
     ):
         return
-    build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
+    cuda = torch.version.cuda
+    build = f"built for CUDA {cuda}" if cuda else "a CPU build"
     mend = (
-        "install a newer driver, or a torch that is built for an older CUDA"
-        if torch.version.cuda
-        else "install torch from PyPI, which is built for CUDA"
+        "a newer driver, or a torch for an older CUDA" if cuda else "torch from PyPI, which is built for CUDA"
     )
     raise ResourceError(
         f"GPU: Ray found one on node {ray.util.get_node_ip_address()}, but torch {torch.__version__}, {build}, cannot "
-        f"use it with the driver there; {mend}, or train on the CPU: --gpus-per-trial 0 (train: --gpus-per-worker 0)"
+        f"use it with the driver there; install {mend}, or train on the CPU with --gpus-per-trial 0 "
+        "(train: --gpus-per-worker 0)"
     )
 
 
