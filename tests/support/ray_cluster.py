@@ -1,4 +1,4 @@
-"""A real Ray cluster on this machine for tests: a head without CPUs, and as many more nodes as are asked for."""
+"""A real Ray head on this machine for tests, with its dashboard."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import psutil
-from processes import Command, ray_command
+from processes import ray_command
 
 HIDDEN_GPUS = ",".join(str(number) for number in range(100, 116))
 """`CUDA_VISIBLE_DEVICES` for a Ray that is told of GPUs: it takes at most as many as it names; CUDA finds none."""
@@ -25,57 +27,56 @@ def free_port() -> int:
 
 
 class RayCluster:
-    """A head, started by `ray start`; `add_node` adds a node. Only its own processes are ended."""
+    """A head, started by `ray start`; only its own processes are ended."""
 
-    def __init__(self, environment: dict[str, str] | None = None, *, cpus: int = 0) -> None:
+    def __init__(self, environment: dict[str, str], *, cpus: int = 0) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # Ray's sockets need short paths
         usual = {"RAY_USAGE_STATS_ENABLED": "0", "CUDA_VISIBLE_DEVICES": HIDDEN_GPUS}
-        self.environment = {**os.environ, **usual, **(environment or {})}
-        for name in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI"):
-            self.environment.pop(name, None)
-        self._cpus = cpus
-        self.port, self.dashboard_port = free_port(), free_port()
+        known = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI")
+        }
+        self.dashboard_port = free_port()
         try:
-            self._start_head()
+            self._start({**known, **usual, **environment}, cpus)
+            self._wait()
         except BaseException:
             self.close()
             raise
 
-    def _start_head(self) -> None:
-        ports = (f"--port={self.port}", f"--dashboard-port={self.dashboard_port}")
-        self._start("--head", *ports, f"--ray-client-server-port={free_port()}", f"--num-cpus={self._cpus}",
-                    f"--temp-dir={self.folder}")  # fmt: skip
-        self._wait_for_nodes(1)
-
-    def add_node(self, *arguments: str, nodes: int) -> None:
-        """Start another node and wait until the cluster has as many as said."""
-        self._start(f"--address=127.0.0.1:{self.port}", *arguments)
-        self._wait_for_nodes(nodes)
-
-    def _start(self, *arguments: str) -> None:
+    def _start(self, environment: dict[str, str], cpus: int) -> None:
         command = [
             # As from `nohup ray start ... &` in a script: SIGINT is ignored by all that it starts.
-            *("sh", "-c", "trap '' INT; exec \"$@\"", "sh", *ray_command(), "start", *arguments),
+            *("sh", "-c", "trap '' INT; exec \"$@\"", "sh", *ray_command(), "start", "--head"),
+            *(f"--port={free_port()}", f"--dashboard-port={self.dashboard_port}", f"--num-cpus={cpus}"),
+            *(f"--ray-client-server-port={free_port()}", f"--dashboard-agent-listen-port={free_port()}"),
             *("--disable-usage-stats", "--object-store-memory=100000000", "--min-worker-port=0"),
-            *("--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}"),
+            *("--max-worker-port=0", f"--temp-dir={self.folder}"),
         ]
         with (self.folder / "start.log").open("w") as log:
             done = subprocess.run(
-                command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, timeout=300, check=False
+                command, env=environment, stdout=log, stderr=subprocess.STDOUT, timeout=300, check=False
             )
         assert done.returncode == 0, (self.folder / "start.log").read_text()
 
-    def _wait_for_nodes(self, count: int) -> None:
-        for _ in range(60):
-            asked = Command(
-                "cluster", "--json", "--address", self.url, cwd=self.folder, environment=self.environment
-            )
-            out, error = asked.communicate(timeout=300)
-            view = json.loads(out) if asked.returncode == 0 else None
-            if view and len(view["nodes"]) >= count:
-                return
+    def _wait(self) -> None:
+        """Until the dashboard tells of the node, or wants a token."""
+        found: object = None
+        for _ in range(120):
+            try:
+                with urllib.request.urlopen(f"{self.url}/api/v0/nodes", timeout=30) as answer:
+                    found = json.load(answer)["data"]["result"]["result"]
+                if found:
+                    return
+            except urllib.error.HTTPError as error:
+                found = error
+                if error.code in (401, 403):
+                    return
+            except OSError as error:
+                found = error
             time.sleep(0.5)
-        raise AssertionError(f"the cluster has not got {count} nodes: {out}{error}")
+        raise AssertionError(f"the dashboard does not tell of its head: {found}")
 
     @property
     def url(self) -> str:

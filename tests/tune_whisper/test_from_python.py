@@ -28,11 +28,6 @@ def test_nothing_heavy_is_imported() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_face_is_what_it_says() -> None:
-    assert all(hasattr(tune_whisper, name) for name in tune_whisper.__all__)
-    assert (Path(tune_whisper.__file__).parent / "py.typed").is_file()
-
-
 @pytest.mark.parametrize(
     ("function", "parser", "command_only", "named_otherwise"),
     [(search, search_parser, {"dry_run"}, {}), (train, train_parser, set(), {"origin": "from_experiment"})],

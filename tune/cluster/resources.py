@@ -82,21 +82,12 @@ class ResourceRequest:
         gpus, workers, options = self.gpus, self.workers, self.options
         if gpus is None or gpus in (0, self._parts) or (workers == 1 and 0 < gpus < 1):
             return
-        given = f"{options.gpus} {gpus:g}"
-        if options.per_worker:
-            many = workers == 1 or gpus > 1 or gpus < 0
-            why = (
-                "several GPUs are used by as many" if many else "a share of a GPU is only for a single worker"
-            )
-            raise ConfigError(f"{given}: must be 1 or 0; {why}{f' {options.workers}' if many else ''}")
-        if begun:
-            raise ConfigError(
-                f"{given}: each worker uses one GPU, and the search began with {workers} "
-                f"worker{'s' if workers > 1 else ''} a trial; give {options.gpus} {workers} or 0"
-            )
+        began = ", with which the search began" if begun else ""
+        share = ", or a share of one" if workers == 1 else ""
+        more = "" if begun else f" {options.workers} {max(1, math.ceil(gpus))}, or"
         raise ConfigError(
-            f"{given}: each worker uses one GPU, and {options.workers} is {workers}; give "
-            f"{options.workers} {math.ceil(gpus)}, or {options.gpus} {workers} or 0"
+            f"{options.gpus} {gpus:g}: each worker uses one GPU, and {options.workers} is {workers}{began}; give{more} "
+            f"{options.gpus} {self._parts}{share} or 0"
         )
 
     def fit(self, nodes: Sequence[Node]) -> TrialResources:

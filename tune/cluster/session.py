@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ from tune.util.errors import EXIT_FAILED, ResourceError
 from tune.util.redact import hide_password
 
 _PROBE_SECONDS = 5.0
-_SHARED_SECONDS = 60.0
-"""Nodes that have not looked for a file within it are not waited for."""
+_NODE_SECONDS = 60.0
+"""Nodes that have not answered within it are not waited for."""
 _SOME_GPU = 0.001
 """Enough of a GPU to see it."""
 _LOOK_SECONDS = 1.0
@@ -69,20 +69,16 @@ def ray_session(console: Console, address: str | None = None) -> Iterator[None]:
     # would ask for the next trial only once the one before has its process.
     at_once = {} if address != "local" or _PENDING in os.environ else {_PENDING: str(_MOST_PENDING)}
     with changed_environment(at_once):
-        yield from _session(address, console)
+        _join(address, console)
+        import ray
 
-
-def _session(address: str, console: Console) -> Iterator[None]:
-    _join(address, console)
-    import ray
-
-    # A cluster's scheduler ends a job with SIGTERM; Ray's own handler would abort and lose what was found.
-    before = signal.signal(signal.SIGTERM, _as_interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        ray.shutdown()
+        # A cluster's scheduler ends a job with SIGTERM; Ray's own handler would abort and lose what was found.
+        before = signal.signal(signal.SIGTERM, _as_interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            ray.shutdown()
 
 
 def joined_address(asked: str | None) -> str:
@@ -107,15 +103,10 @@ def check_address(address: str) -> None:
     """
     if address in ("auto", "local"):
         return
-    shown = hide_password(address)
-    if address.startswith(("http://", "https://", "vertex_ray://")):
-        raise ResourceError(
-            f"--address {shown}: is where jobs are sent; use tune-whisper submit --address {shown} -- ..."
-        )
     if "://" in address:
         raise ResourceError(
-            f"--address {shown}: a search runs on a node of the cluster; there use HOST:6379 or auto, from "
-            "elsewhere tune-whisper submit --address http://HOST:8265 -- ..."
+            f"--address {hide_password(address)}: a search runs on a node of the cluster; there use HOST:6379 or auto, "
+            "from elsewhere tune-whisper submit --address http://HOST:8265 (or vertex_ray://NAME) -- ..."
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
@@ -234,31 +225,11 @@ def alive_nodes() -> list[Node]:
 def gpu_precision() -> str:
     """What `precision: auto` is for trials on any of the nodes that have GPUs now; `auto` where none says."""
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from trainer.memory import BF16_CAPABILITY, gpu_capability
 
-    asked = [
-        ray.remote(
-            num_cpus=0,
-            num_gpus=_SOME_GPU,
-            max_retries=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-        )(gpu_capability).remote()
-        for node in ray.nodes()
-        if node["Alive"] and node["Resources"].get("GPU")
-    ]
-    done, waiting = ray.wait(asked, num_returns=len(asked), timeout=_SHARED_SECONDS)
-    for task in waiting:  # all GPUs there are taken
-        ray.cancel(task)
-    found = []
-    for task in done:
-        try:
-            found.append(ray.get(task))
-        except ray.exceptions.RayTaskError:
-            raise
-        except ray.exceptions.RayError:  # a node that is just leaving
-            continue
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
+    found = _on_nodes(nodes, gpu_capability, num_gpus=_SOME_GPU).values()
     known = [capability for capability in found if capability is not None]
     if not known:
         return "auto"
@@ -272,36 +243,50 @@ def check_shared(folder: Path, storage: str) -> None:
         ResourceError: trials on some nodes could not read and keep anything there.
     """
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = ray.get_runtime_context().get_node_id()
-    others = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-    del others[here]
+    others = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
     if not others:
         return
     folder.mkdir(parents=True, exist_ok=True)
     token = folder / f".seen-{uuid.uuid4().hex}"
     token.touch()
-    looks = {
-        ray.remote(
-            num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
-        )(os.path.exists).remote(str(token)): address
-        for node, address in others.items()
-    }
     try:
-        done, _ = ray.wait(list(looks), num_returns=len(looks), timeout=_SHARED_SECONDS)
-        blind = []
-        for look in done:
-            with contextlib.suppress(ray.exceptions.RayError):  # a node that is just leaving
-                if not ray.get(look):
-                    blind.append(looks[look])
+        seen = _on_nodes(others, os.path.exists, str(token))
     finally:
         token.unlink()
+    blind = [address for address, found in seen.items() if not found]
     if blind:
         raise ResourceError(
             f"--storage {storage}: is not seen by the node{'s' if len(blind) > 1 else ''} {', '.join(blind)}; give a "
             "folder that all nodes share, or s3://bucket/prefix or gs://bucket/prefix"
         )
+
+
+def _on_nodes(
+    nodes: Sequence[Mapping[str, Any]], work: Callable[..., Any], *arguments: Any, num_gpus: float = 0
+) -> dict[str, Any]:
+    """What `work` returns on each of Ray's nodes, by its address, without those that do not answer in time or leave."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    asked = {}
+    for node in nodes:
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        remote = ray.remote(num_cpus=0, num_gpus=num_gpus, max_retries=0, scheduling_strategy=there)
+        asked[remote(work).remote(*arguments)] = node["NodeManagerAddress"]
+    done, waiting = ray.wait([*asked], num_returns=len(asked), timeout=_NODE_SECONDS) if asked else ([], [])
+    for task in waiting:
+        ray.cancel(task)
+    found = {}
+    for task in done:
+        try:
+            found[asked[task]] = ray.get(task)
+        except ray.exceptions.RayTaskError:
+            raise
+        except ray.exceptions.RayError:  # a node that is just leaving
+            continue
+    return found
 
 
 def this_machine() -> dict[str, float]:

@@ -1,37 +1,37 @@
-"""`tune-whisper cluster`: what a Ray cluster has; on Vertex AI also scaling, creating and deleting one."""
+"""`tune-whisper cluster`: what a Ray cluster has; on Vertex AI also creating, scaling and deleting one."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
-import os
-import platform
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tune.commands.options import Parser, add_vertex
-from tune.util.errors import ConfigError, UserError
+import yaml
+
+from tune.commands.options import Parser, add_dashboard, add_vertex
+from tune.util.console import make_console, say
+from tune.util.errors import ConfigError, first_line
 
 if TYPE_CHECKING:
-    from google.cloud.aiplatform.vertex_ray.util.resources import Cluster, Resources
+    from google.cloud.aiplatform.vertex_ray.util.resources import Resources
     from rich.console import Console
 
 _EPILOG = """\
-on Vertex AI (pip install 'tune-whisper[vertex]'):
-  tune-whisper cluster create FILE.yaml                            create a cluster
-  tune-whisper cluster scale --address vertex_ray://NAME --workers N   more or fewer workers
-  tune-whisper cluster delete vertex_ray://NAME                    delete a cluster
-  each has its own --help, says what it will do and where prices are, and asks
+on Vertex AI (pip install 'tune-whisper[vertex]'), by Google's SDK:
+  tune-whisper cluster create FILE.yaml         create a cluster
+  tune-whisper cluster scale NAME --workers N   more or fewer workers
+  tune-whisper cluster delete NAME              delete a cluster
+  each has its own --help, says what it will do, and asks
 """
-
-
+_PRICES = "prices: https://cloud.google.com/vertex-ai/pricing"
 _ACTIONS = {
     "": "Show a Ray cluster: nodes, CPUs, GPUs, and whether its versions are ours.",
-    "scale": "Give a worker pool of a cluster on Vertex AI more or fewer machines.",
+    "scale": "Give the worker pools of a cluster on Vertex AI more or fewer machines; waits until they are there.",
     "create": "Create a Ray cluster on Vertex AI from a YAML file; waits until it runs.",
-    "delete": "Delete a Ray cluster on Vertex AI.",
+    "delete": "Delete a Ray cluster on Vertex AI, whatever runs on it.",
 }
 
 
@@ -42,227 +42,128 @@ def cluster_parser(action: str = "") -> argparse.ArgumentParser:
         description=_ACTIONS[action],
         epilog=None if action else _EPILOG,
     )
-    if action == "create":
-        parser.add_argument("file", metavar="FILE", help="as docs/vertex_cluster.yaml")
-    elif action == "delete":  # not from RAY_ADDRESS: what is deleted is named
-        parser.add_argument("address", metavar="NAME", help="name, or vertex_ray:// address")
-    else:
-        parser.add_argument(
-            "--address",
-            metavar="A",
-            help="http://HEAD:8265, vertex_ray://NAME, or on a node of it HEAD:6379 or auto (default: $RAY_ADDRESS)",
-        )
-    add_vertex(parser)
-    if action == "scale":
-        parser.add_argument(
-            "--workers", type=int, required=True, metavar="N", help="machines that the pool shall have"
-        )
-        parser.add_argument(
-            "--pool", type=int, metavar="I", help="which pool, from 1 (needed where there are several)"
-        )
-    if action:
-        parser.add_argument("--yes", action="store_true", help="do not ask")
-    else:
+    if not action:
+        add_dashboard(parser)
         parser.add_argument("--json", action="store_true", help="for programs")
+        return parser
+    add_vertex(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    if action == "create":
+        parser.add_argument("file", type=Path, metavar="FILE", help="as docs/vertex_cluster.yaml")
+    else:
+        parser.add_argument("name", metavar="NAME", help="name, or vertex_ray:// address")
+    if action == "scale":
+        workers_help = "machines that each worker pool shall have, a number for each"
+        parser.add_argument("--workers", type=int, nargs="+", required=True, metavar="N", help=workers_help)
     return parser
 
 
 def cluster(words: list[str]) -> int:
     """Run `tune-whisper cluster ...`; returns the exit code."""
-    from tune.util.console import make_console
-
     action = words[0] if words and words[0] in _ACTIONS else ""
     run = {"scale": _scale, "create": _create, "delete": _delete}.get(action, _show)
     run(cluster_parser(action).parse_args(words[bool(action) :]), make_console())
     return 0
 
 
-def _address(arguments: argparse.Namespace) -> str:
-    address = arguments.address or os.environ.get("RAY_ADDRESS")
-    if not address:
-        raise ConfigError(
-            "--address: missing; give http://HEAD:8265, vertex_ray://NAME, HEAD:6379 or auto, or set RAY_ADDRESS"
-        )
-    if address == "local":  # with which a search starts a Ray of its own
-        raise ConfigError("--address local: must be http://HEAD:8265, vertex_ray://NAME, HEAD:6379 or auto")
-    return str(address)
-
-
 def _show(arguments: argparse.Namespace, console: Console) -> None:
-    """What a cluster has; on Vertex AI also its state, versions and pools, and these alone where it does not run."""
-    address = _address(arguments)
-    if address.startswith("vertex_ray://"):
-        _show_vertex(address, arguments, console)
-        return
-    from tune.remote.view import print_cluster, read_dashboard, read_joined
+    from tune.commands.jobs import connect_to
+    from tune.remote.view import print_cluster, read_cluster
 
-    if "://" in address:
-        from tune.remote.client import cluster_address, connect
-
-        address = cluster_address(address)
-        view = read_dashboard(connect(address), address)
-    else:
-        from rich.console import Console
-
-        from tune.cluster.session import ray_session
-
-        with ray_session(Console(quiet=True), address):
-            view = read_joined(address)
+    view = read_cluster(connect_to(arguments))
     if arguments.json:
         print(json.dumps(dataclasses.asdict(view), indent=2))
     else:
         print_cluster(view, console)
 
 
-def _show_vertex(address: str, arguments: argparse.Namespace, console: Console) -> None:
-    from tune.remote.vertex import cluster_name, dashboard_client, get_cluster
-    from tune.remote.view import print_cluster, read_dashboard
-    from tune.util.console import say
+def _create(arguments: argparse.Namespace, console: Console) -> None:
+    """Give the SDK's `create_ray_cluster` what a file says, in the SDK's own words."""
+    from tune.remote.vertex import vertex_sdk
 
-    name = cluster_name(address, arguments.project, arguments.location)
-    cluster = get_cluster(name)
-    view, problem = None, f"the cluster is {cluster.state}"
-    if cluster.state == "RUNNING":
-        try:  # looking needs no equal versions, unlike sending a job
-            view = read_dashboard(dashboard_client(name), address)
-        except UserError as error:
-            problem = str(error)
-    if arguments.json:
-        keys = ("state", "ray_version", "python_version", "dashboard_address")
-        shown = {"cluster_resource_name": name.resource} | {key: getattr(cluster, key) for key in keys}
-        shown["head_node_type"] = dataclasses.asdict(cluster.head_node_type)
-        shown["worker_node_types"] = [dataclasses.asdict(pool) for pool in cluster.worker_node_types]
-        shown["ray"] = dataclasses.asdict(view) if view else None
-        shown["ray_problem"] = None if view else problem
-        print(json.dumps(shown, indent=2))
-        return
-    ray_version, python_version = cluster.ray_version or "unknown", cluster.python_version or "unknown"
-    say(console, f"cluster   {name}: {cluster.state}\nversions  Ray {ray_version}, Python {python_version}")
-    dashboard = f"https://{cluster.dashboard_address}" if cluster.dashboard_address else "none yet"
-    say(console, f"dashboard {dashboard}")
-    _say_pools(console, cluster.head_node_type, *cluster.worker_node_types)
-    if view is not None:
-        say(console, "")
-        print_cluster(view, console)
-    else:
-        say(console, f"nodes: not known: {problem}")
+    file = _read(arguments.file)
+    name = file["cluster_name"]
+    with vertex_sdk(name, arguments.project, arguments.location) as (vertex_ray, full_name):
+        head = _pool(vertex_ray, file.pop("head_node_type"))
+        workers = [_pool(vertex_ray, each) for each in file.pop("worker_node_types")]
+        say(
+            console,
+            f"{full_name}: the head {_told(head)}; workers {', '.join(map(_told, workers))}; {_PRICES}",
+        )
+        if _confirmed(console, f"Create {name}, which costs until it is deleted?", yes=arguments.yes):
+            say(console, "creating; this takes 10 to 20 minutes, also where it is interrupted here ...")
+            vertex_ray.create_ray_cluster(head_node_type=head, worker_node_types=workers, **file)
+            say(
+                console,
+                f"running: --address vertex_ray://{name}; tune-whisper cluster delete {name} ends the cost",
+            )
 
 
-def _say_pools(console: Console, head: Resources, *workers: Resources) -> None:
-    """A line for each pool, as `  workers  4 n1-standard-16 with 1 NVIDIA_TESLA_T4 each, 200 GB disk each`."""
-    from tune.remote.vertex import describe_pool
-    from tune.util.console import say
+def _read(path: Path) -> dict[str, Any]:
+    """The arguments of `create_ray_cluster` in a YAML file, with those that say what it will cost."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read ({first_line(error)})") from error
+    needed = ("cluster_name", "head_node_type", "worker_node_types")
+    missing = [key for key in needed if not isinstance(content, dict) or key not in content]
+    if missing:
+        raise ConfigError(f"{path}: {missing[0]}: is missing; docs/vertex_cluster.yaml is a whole file")
+    found: dict[str, Any] = content
+    return found
 
-    for pool in (head, *workers):
-        role = "head" if pool is head else "workers"
-        say(console, f"  {role:<8} {describe_pool(pool)}, {pool.boot_disk_size_gb} GB disk each")
-    say(console, "prices: https://cloud.google.com/vertex-ai/pricing")
+
+def _pool(vertex_ray: Any, content: dict[str, Any]) -> Resources:
+    pool: Resources = vertex_ray.Resources(**content)
+    if pool.autoscaling_spec is not None:
+        pool.autoscaling_spec = vertex_ray.AutoscalingSpec(**content["autoscaling_spec"])
+    return pool
+
+
+def _told(pool: Resources) -> str:
+    """As `4 n1-standard-16 with 1 NVIDIA_TESLA_T4 each`."""
+    scaling = pool.autoscaling_spec
+    count = f"{scaling.min_replica_count} to {scaling.max_replica_count}" if scaling else str(pool.node_count)
+    gpus = f" with {pool.accelerator_count} {pool.accelerator_type} each" if pool.accelerator_type else ""
+    return f"{count} {pool.machine_type}{gpus}"
+
+
+def _scale(arguments: argparse.Namespace, console: Console) -> None:
+    from tune.remote.vertex import vertex_sdk
+
+    name, workers = arguments.name, arguments.workers
+    with vertex_sdk(name, arguments.project, arguments.location) as (vertex_ray, full_name):
+        pools = vertex_ray.get_ray_cluster(full_name).worker_node_types
+        before = ", ".join(map(_told, pools))
+        # The SDK would do nothing for 0, and say that it had; a pool merged with the head's could never grow again.
+        if len(pools) != len(workers) or min(workers) < 1:
+            raise ConfigError(f"--workers: give a number from 1 on for each worker pool; there are {before}")
+        for pool, count in zip(pools, workers, strict=True):
+            pool.node_count = count
+        after = ", ".join(map(_told, pools))
+        if _confirmed(console, f"{_PRICES}\nScale {name} ({before} → {after})?", yes=arguments.yes):
+            vertex_ray.update_ray_cluster(full_name, pools)
+            say(console, f"{name} has {after} now")
+
+
+def _delete(arguments: argparse.Namespace, console: Console) -> None:
+    from tune.remote.vertex import vertex_sdk
+
+    with vertex_sdk(arguments.name, arguments.project, arguments.location) as (vertex_ray, full_name):
+        question = f"Delete {full_name}, with the searches that run on it and what is on its disks?"
+        if _confirmed(console, question, yes=arguments.yes):
+            vertex_ray.delete_ray_cluster(full_name)
+            say(console, "it is being deleted; it takes minutes until it is gone")
 
 
 def _confirmed(console: Console, question: str, *, yes: bool) -> bool:
     """Ask y/N on a terminal, and say where nothing is done; raises `ConfigError` where there is none to ask on."""
-    from tune.util.console import say
-
+    say(console, question if yes else f"{question} [y/N]")
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise ConfigError(f"{question} Nobody can be asked here; nothing was done; add --yes to do it")
-    say(console, f"{question} [y/N]")
+        raise ConfigError("nobody can be asked here; nothing was done; add --yes to do it")
     agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
     if not agreed:
         say(console, "nothing was done")
     return agreed
-
-
-def _scale(arguments: argparse.Namespace, console: Console) -> None:
-    """Give a worker pool another number of machines and wait until it has them."""
-    from tune.remote.vertex import cluster_name, describe_pool, get_cluster, vertex_sdk
-    from tune.util.console import say
-
-    name = cluster_name(_address(arguments), arguments.project, arguments.location)
-    cluster, workers = get_cluster(name), arguments.workers
-    index = _pool_index(cluster, workers, arguments.pool)
-    _say_pools(console, cluster.head_node_type, *cluster.worker_node_types)
-    before = describe_pool(cluster.worker_node_types[index])
-    cluster.worker_node_types[index].node_count = workers
-    after = describe_pool(cluster.worker_node_types[index])
-    if _confirmed(console, f"Scale {name.name} ({before} → {after})?", yes=arguments.yes):
-        say(console, "scaling; this takes minutes ...")
-        with vertex_sdk(name) as vertex_ray:
-            vertex_ray.update_ray_cluster(name.resource, cluster.worker_node_types)
-        say(console, f"{name.name} has {after} now")
-
-
-def _pool_index(cluster: Cluster, workers: int, number: int | None) -> int:
-    """The index of the pool that `--pool` names, by default the only one; it can have so many machines."""
-    from tune.remote.vertex import describe_pool
-
-    pools = cluster.worker_node_types
-    listed = "; ".join(f"{i}: {describe_pool(pool)}" for i, pool in enumerate(pools, start=1))
-    problem = None
-    if cluster.state != "RUNNING":
-        problem = f"the cluster is {cluster.state}; only a RUNNING one can be scaled"
-    elif number not in range(1, len(pools) + 1) and (number is not None or len(pools) != 1):
-        problem = f"give one of the cluster's worker pools by --pool: {listed or 'there are none'}"
-    elif pools[(number or 1) - 1].autoscaling_spec:
-        problem = f"the pool scales itself ({listed}); nothing to set by hand"
-    elif workers < 1:
-        # The SDK would do nothing for 0, and say that it had; a pool merged with the head's could never grow again.
-        problem = "a pool keeps at least 1 machine; to stop all cost delete the cluster"
-    if problem:
-        raise ConfigError(f"--workers {workers}: {problem}")
-    return (number or 1) - 1
-
-
-def _create(arguments: argparse.Namespace, console: Console) -> None:
-    """Create a cluster and wait until it runs."""
-    import ray
-
-    from tune.remote.client import minor
-    from tune.remote.vertex import cluster_name, read_cluster_file, vertex_sdk
-    from tune.util.console import say
-
-    file = read_cluster_file(Path(arguments.file))
-    project, location = arguments.project or file.get("project"), arguments.location or file.get("location")
-    name = cluster_name(file["name"], project, location)
-    versions = {
-        "ray_version": file.get("ray_version") or minor(ray.__version__),
-        "python_version": file.get("python_version") or minor(platform.python_version()),
-    }
-    say(console, f"cluster {name}: Ray {versions['ray_version']}, Python {versions['python_version']}")
-    _say_pools(console, file["head"], *file["workers"])
-    if not _confirmed(console, f"Create {name.name}, which costs until it is deleted?", yes=arguments.yes):
-        return
-    end = f"tune-whisper cluster delete {name.name} --project {name.project} --location {name.location}"
-    say(console, "creating; this takes 10 to 20 minutes ...")
-    try:
-        with vertex_sdk(name, progress=True) as vertex_ray:
-            vertex_ray.create_ray_cluster(
-                cluster_name=name.name,
-                head_node_type=file["head"],
-                worker_node_types=file["workers"],
-                network=file.get("network"),
-                service_account=file.get("service_account"),
-                labels=file.get("labels"),
-                **versions,
-            )
-    except KeyboardInterrupt:
-        say(console, f"the cluster is still being created and will cost; {end} deletes it")
-        raise
-    say(console, f"running; use it with --address vertex_ray://{name.name}; {end} ends the cost")
-
-
-def _delete(arguments: argparse.Namespace, console: Console) -> None:
-    """Delete a cluster, whatever runs on it."""
-    from tune.remote.vertex import cluster_name, get_cluster, vertex_sdk
-    from tune.util.console import say
-
-    name = cluster_name(arguments.address, arguments.project, arguments.location)
-    cluster = get_cluster(name)
-    say(console, f"cluster {name}: {cluster.state}")
-    _say_pools(console, cluster.head_node_type, *cluster.worker_node_types)
-    say(console, "what it costs ends; so do searches on it, and what is on its disks is lost")
-    if _confirmed(console, f"Delete {name.name}?", yes=arguments.yes):
-        with vertex_sdk(name) as vertex_ray:
-            vertex_ray.delete_ray_cluster(name.resource)
-        say(console, f"{name.name} is being deleted; it takes minutes until it is gone")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import urllib.parse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +28,19 @@ class JobRequest:
     words: list[str]
     """The arguments of `tune-whisper` there: as given, but for the names of `files`, with the experiment's name."""
     name: str
-    experiment: str | None
-    """Of a search."""
+    """Of the job: the experiment's."""
     storage: str
-    """Where its results go; empty where that is not said."""
+    """Where its results go."""
     files: list[Path]
     """The space or the training's config, DeepSpeed's settings."""
     extras: set[str]
     """Our optional packages that the cluster needs installed."""
-    notes: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str]
     """What the user should know before it runs."""
 
 
-def read_request(words: Sequence[str], name: str | None) -> JobRequest:
+def read_request(words: Sequence[str]) -> JobRequest:
     """Check the arguments after `--` as far as this can be done without the cluster's data.
-
-    Args:
-        words: as given.
-        name: of the job; None for the experiment's.
 
     Raises:
         UserError: they cannot be right, hold a secret, or would lose the results.
@@ -62,19 +56,17 @@ def read_request(words: Sequence[str], name: str | None) -> JobRequest:
         refuse_password(option, word)
     if words[0] != "train" and not words[0].startswith("-"):
         raise ConfigError(f"{words[0]!r}: cannot be sent; a search (--space ...) or train ... can")
-    request = _training(words, name) if words[0] == "train" else _search(words, name)
-    for option, text in (("--experiment", request.experiment), ("--name", request.name)):
-        if text is not None and not EXPERIMENT_NAME.fullmatch(text):
-            raise ConfigError(
-                f"{option} {text!r}: use letters, digits, '.', '_' and '-', beginning with a letter or digit"
-            )
+    request = _training(words) if words[0] == "train" else _search(words)
+    if not EXPERIMENT_NAME.fullmatch(request.name):
+        raise ConfigError(
+            f"{request.name!r}: use letters, digits, '.', '_' and '-' in names, beginning with a letter or digit"
+        )
     for path in request.files:
         refuse_password(str(path), path.read_text(encoding="utf-8"))
-    _check_storage(request)
     return request
 
 
-def _search(words: Sequence[str], name: str | None) -> JobRequest:
+def _search(words: Sequence[str]) -> JobRequest:
     from tune.commands.search import read_request as read_search
     from tune.commands.search import search_parser
     from tune.space.space import load_space, packaged_spaces
@@ -82,31 +74,36 @@ def _search(words: Sequence[str], name: str | None) -> JobRequest:
     arguments = _parse(search_parser(), words)
     asked = read_search(arguments, words)
     if arguments.resume:
-        return _request(words, arguments, name or arguments.resume, arguments.resume, {}, ())
+        return _request(words, arguments, arguments.resume, {}, {})
     space = load_space(arguments.space, asked.settings)
-    experiment = arguments.experiment or name or dated_name(space.path.stem)
+    name = arguments.experiment or dated_name(space.path.stem)
     if arguments.experiment is None:
-        words = [*words, f"--experiment={experiment}"]
+        words = [*words, f"--experiment={name}"]
     files = {} if arguments.space in packaged_spaces() else {arguments.space: space.path}
-    optimizers = [value for each in space.ranges.get("optimizer", ()) for value in each.points() or ()]
-    request = _request(words, arguments, name or experiment, experiment, space.fixed, optimizers, files)
+    request = _request(words, arguments, name, space.fixed, files)
+    for each in space.ranges.get("optimizer", ()):
+        request.extras |= {extra for value in each.points() or () if (extra := extra_of(value))}
     for guard in asked.guard:
         _check_source(request, "--guard", guard.data)
     return request
 
 
-def _training(words: Sequence[str], name: str | None) -> JobRequest:
+def _training(words: Sequence[str]) -> JobRequest:
     from tune.commands.train import read_request as read_training
     from tune.commands.train import train_parser
     from tune.experiments.training_plan import given_settings
 
     arguments = _parse(train_parser(), words[1:])
     asked = read_training(arguments)
+    if arguments.resume:
+        return _request(words, arguments, arguments.resume, {}, {})
+    name = arguments.name or dated_name(f"train-{asked.config.stem}" if asked.config else "train")
+    if arguments.name is None:
+        words = [*words, f"--name={name}"]
     if asked.config is None:
-        return _request(words, arguments, name or dated_name("train"), None, asked.settings, ())
+        return _request(words, arguments, name, asked.settings, {})
     settings = given_settings(asked.config) | dict(asked.settings)
-    name = name or dated_name(f"train-{asked.config.stem}")
-    return _request(words, arguments, name, None, settings, (), {str(asked.config): asked.config})
+    return _request(words, arguments, name, settings, {str(asked.config): asked.config})
 
 
 def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
@@ -122,51 +119,44 @@ def _request(
     words: Sequence[str],
     arguments: argparse.Namespace,
     name: str,
-    experiment: str | None,
     settings: Mapping[str, Any],
-    optimizers: Iterable[str],
-    files: Mapping[str, Path] | None = None,
+    files: Mapping[str, Path],
 ) -> JobRequest:
     """What is sent: `settings` are those of all its trainings, `files` what goes along, by how it was written."""
-    files = dict(files or {})
+    files = dict(files)
     for item in (f"deepspeed={arguments.deepspeed or ''}", *arguments.set):
         key, _, text = item.partition("=")
         if key == "deepspeed" and Path(text).is_file():
             files[text] = Path(text)
-    sent = []
+    sent, notes = [], []
     for word in words:
         before, equals, value = word.rpartition("=")
         sent.append(before + equals + files[value].name if value in files else word)
-    extras = {extra_of(each) for each in (settings.get("optimizer"), *optimizers) if each}
-    extras |= {"deepspeed"} if settings.get("deepspeed") else set()
+    storage = arguments.storage.text if arguments.storage else _HOME_STORAGE
+    if arguments.storage is None:
+        sent.append(f"--storage={_HOME_STORAGE}")
+        notes.append(
+            f"--storage is not given: results go to {_HOME_STORAGE} on the head's machine; on a cluster of several "
+            "nodes give a folder that all of them share, s3://BUCKET/... or gs://BUCKET/..."
+        )
+    elif "://" not in storage and not storage.startswith(("/", "~")):
+        raise JobError(
+            f"--storage {storage}: {_DELETED}; give a folder that all nodes share (/mnt/...; any absolute "
+            "path on a cluster of one node), s3://BUCKET/... or gs://BUCKET/..."
+        )
+    extras = {extra_of(settings.get("optimizer") or ""), "deepspeed" if settings.get("deepspeed") else None}
     request = JobRequest(
         words=sent,
         name=name,
-        experiment=experiment,
-        storage=arguments.storage.text if arguments.storage else "",
+        storage=storage,
         files=list(files.values()),
         extras={extra for extra in extras if extra},
+        notes=notes,
     )
     for key in ("data", "model", "noise_dir", "impulse_dir"):
         _check_source(request, f"--{key}" if key in ("data", "model") else key, settings.get(key))
     _check_tracking(request, arguments.tracking_uri)
     return request
-
-
-def _check_storage(request: JobRequest) -> None:
-    """Where the results go; raises `JobError` where that is the job's working directory, which Ray deletes."""
-    if not request.storage:
-        request.storage = _HOME_STORAGE
-        request.words.append(f"--storage={_HOME_STORAGE}")
-        request.notes.append(
-            f"--storage is not given: results go to {_HOME_STORAGE} on the head's machine; on a cluster of several "
-            "nodes give a folder that all of them share, s3://BUCKET/... or gs://BUCKET/..."
-        )
-    elif "://" not in request.storage and not request.storage.startswith(("/", "~")):
-        raise JobError(
-            f"--storage {request.storage}: {_DELETED}; give a folder that all nodes share (/mnt/...; any absolute "
-            "path on a cluster of one node), s3://BUCKET/... or gs://BUCKET/..."
-        )
 
 
 def _check_source(request: JobRequest, option: str, value: Any) -> None:
@@ -185,16 +175,13 @@ def _check_source(request: JobRequest, option: str, value: Any) -> None:
 
 
 def _check_tracking(request: JobRequest, uri: str | None) -> None:
-    """An MLflow store that the job could not find or would lose with its working directory."""
-    if uri is None:
-        if os.environ.get("MLFLOW_TRACKING_URI"):
-            request.notes.append(
-                "MLFLOW_TRACKING_URI is set here and is not sent; to use that store give --tracking-uri after --"
-            )
-    elif uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
+    """An MLflow store that the job would not know of, or lose with its working directory."""
+    if uri is None and os.environ.get("MLFLOW_TRACKING_URI"):
+        request.notes.append(
+            "MLFLOW_TRACKING_URI is set here and is not sent; to use that store give --tracking-uri after --"
+        )
+    if uri and uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
         raise JobError(
             f"--tracking-uri {uri}: {_DELETED}; leave it out (the store is then in the experiment) or give "
             "sqlite:////ABSOLUTE/PATH or a server"
         )
-    elif urllib.parse.urlsplit(uri).hostname in ("localhost", "127.0.0.1", "::1"):
-        request.notes.append(f"--tracking-uri {uri}: means the cluster's head node itself, not this machine")

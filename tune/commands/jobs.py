@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
@@ -26,16 +26,13 @@ from tune.remote.client import (
     connect,
     version_difference,
 )
-from tune.remote.jobs import ENDED, ENTRYPOINT, STOP_SECONDS, find_job, job_name, job_state
+from tune.remote.jobs import ENTRYPOINT, find_job, job_name, job_state
 from tune.util.console import clock, make_console, say
 from tune.util.errors import EXIT_FAILED, EXIT_INTERRUPTED, ConfigError
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
-    from rich.console import Console
-
-    from tune.commands.job_request import JobRequest
 
 _SUBMIT_EPILOG = """\
 sent are: the program itself, the files of --space, CONFIG and --deepspeed, and those given by --file (as what a space
@@ -61,29 +58,21 @@ def job_parser(command: str) -> argparse.ArgumentParser:
     epilog = _SUBMIT_EPILOG if command == "submit" else None
     parser = Parser(prog=f"tune-whisper {command}", description=_DESCRIPTIONS[command], epilog=epilog)
     add_dashboard(parser)
-    if command != "submit":
-        parser.add_argument("job", metavar="JOB", help="experiment, job name or submission id")
     if command == "submit":
         _add_sending(parser)
-    elif command == "status":
-        parser.add_argument("--json", action="store_true", help="for programs")
-    elif command == "logs":
-        parser.add_argument("--follow", action="store_true", help="go on until the job ends")
     else:
+        parser.add_argument("job", metavar="JOB", help="experiment or submission id")
+    if command == "status":
         parser.add_argument(
-            "--wait",
-            type=float,
-            default=STOP_SECONDS + 30.0,
-            metavar="S",
-            help=f"seconds to wait for its end (default: {STOP_SECONDS + 30}); it is killed after {STOP_SECONDS}",
+            "--json", action="store_true", help="for programs, in the words of Ray's JobDetails"
         )
+    elif command in ("submit", "logs"):
+        parser.add_argument("--follow", action="store_true", help="show what the job prints until it ends")
     return parser
 
 
 def _add_sending(parser: argparse.ArgumentParser) -> None:
     parser.usage = "tune-whisper submit [options] -- ARGUMENTS OF THE SEARCH"
-    parser.add_argument("--name", metavar="NAME", help="name of the job (default: the experiment's)")
-    parser.add_argument("--follow", action="store_true", help="show what the job prints until it ends")
     file_help = "a further file for the job's working directory; can be repeated"
     parser.add_argument("--file", type=Path, action="append", default=[], metavar="PATH", help=file_help)
     env_help = "an environment variable of the job, readable by all on the cluster; can be repeated"
@@ -97,13 +86,12 @@ def _add_sending(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-version-mismatch",
         action="store_true",
-        help="send it to a cluster with another Ray or Python all the same (not to vertex_ray://, "
-        "whose SDK refuses that itself)",
+        help="send it to a cluster with another Ray or Python all the same",
     )
 
 
-def _client(arguments: argparse.Namespace) -> JobSubmissionClient:
-    """A client for the cluster that the arguments name."""
+def connect_to(arguments: argparse.Namespace) -> JobSubmissionClient:
+    """A client for the cluster that arguments of `add_dashboard` name."""
     address = cluster_address(arguments.address)
     if not address.startswith("vertex_ray://"):
         return connect(address)
@@ -124,41 +112,33 @@ def submit(words: list[str]) -> int:
     from tune.remote.package import check_environment, pinned_requirements, stage
 
     environment = check_environment(arguments.env)
-    request = read_request(words[cut + 1 :], arguments.name)
-    address = cluster_address(arguments.address)
+    request = read_request(words[cut + 1 :])
+    address = hide_password(cluster_address(arguments.address))
     console = make_console()
-    metadata = {"name": request.name, **({"experiment": request.experiment} if request.experiment else {})}
     files = [*request.files, *arguments.file]
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as folder, console.status("checking ..."):
         requirements = [] if arguments.no_install else pinned_requirements(request.extras)
-        count = stage(Path(folder), files)
-        client = _client(arguments)
+        stage(Path(folder), files)
+        client = connect_to(arguments)
         difference = version_difference(*cluster_versions(client))
         if difference and not arguments.allow_version_mismatch:  # what is pinned here would not fit there
             raise JobError(
-                f"--address {hide_password(address)}: {difference}; submit from an environment with the cluster's "
-                "versions, or send it anyway with --allow-version-mismatch"
+                f"--address {address}: {difference}; submit from an environment with the cluster's versions, or "
+                "send it anyway with --allow-version-mismatch"
             )
         submission_id = cluster_jobs.send(
-            client, request.words, Path(folder), requirements, environment=environment, metadata=metadata
+            client, request.name, request.words, Path(folder), requirements, environment
         )
     for note in request.notes:
         say(console, f"note: {note}")
-    sent = ", ".join([f"the program ({count - len(files)} files)", *(path.name for path in files)])
+    sent = ", ".join(["the program", *(path.name for path in files)])
     install = f"{len(requirements)} pinned packages to install" if requirements else "nothing to install"
-    say(console, f"sent {submission_id} to {hide_password(address)}: {sent}; {install}")
-    _say_next(request, arguments.address, console)
+    say(console, f"sent {submission_id} to {address}: {sent}; {install}")
+    at = f" --address {hide_password(arguments.address)}" if arguments.address else ""
+    say(console, f"follow  tune-whisper logs {request.name} --follow{at}    (or status, or stop)")
+    place = f"--storage {shlex.quote(request.storage)}"
+    say(console, f"export  tune-whisper export {request.name} {place} --output my-model")
     return _follow(client, submission_id, address) if arguments.follow else 0
-
-
-def _say_next(request: JobRequest, given: str | None, console: Console) -> None:
-    address = f" --address {hide_password(given)}" if given else ""
-    say(console, f"follow  tune-whisper logs {request.name} --follow{address}")
-    say(console, f"state   tune-whisper status {request.name}{address}")
-    say(console, f"stop    tune-whisper stop {request.name}{address}")
-    if request.experiment:
-        place = f"{request.experiment} --storage {shlex.quote(request.storage)}"
-        say(console, f"export  tune-whisper export {place} --output my-model")
 
 
 def _follow(client: JobSubmissionClient, submission_id: str, address: str) -> int:
@@ -168,30 +148,30 @@ def _follow(client: JobSubmissionClient, submission_id: str, address: str) -> in
     except KeyboardInterrupt:
         print(
             f"\nno longer following; the job goes on: tune-whisper logs {submission_id} --follow "
-            f"--address {hide_password(address)}",
+            f"--address {address}",
             file=sys.stderr,
         )
         return EXIT_INTERRUPTED
-    print(f"{submission_id} {_state_and_times(job)}", file=sys.stderr)
+    print(_ended(job), file=sys.stderr)
     return 0 if job_state(job) == "succeeded" else EXIT_FAILED
+
+
+def _ended(job: JobDetails) -> str:
+    return f"{job.submission_id} {job_state(job)} after {_took(job)}"
 
 
 def status(words: list[str]) -> int:
     """Show one job; returns the exit code."""
     arguments = job_parser("status").parse_args(words)
-    job = find_job(_client(arguments), arguments.job)
+    job = find_job(connect_to(arguments), arguments.job)
     if arguments.json:
-        print(json.dumps(_as_dict(job), indent=2))
+        print(_as_json(vars(job)))
         return 0
     console = make_console()
-    say(console, f"job         {job.submission_id}")
-    say(console, f"state       {_state_and_times(job)}")
-    if experiment := (job.metadata or {}).get("experiment"):
-        say(console, f"experiment  {experiment}")
-    say(console, f"entrypoint  {hide_password(job.entrypoint or '')}")
+    console.print(_job_table([job]))
     if job_state(job) == "failed" and job.message:
         reason = hide_password(job.message).strip().partition("\n")[0]
-        say(console, f"reason      {reason[:300]}; see tune-whisper logs {job_name(job)}")
+        say(console, f"reason: {reason[:300]}; see tune-whisper logs {job_name(job)}")
     return 0
 
 
@@ -199,10 +179,10 @@ def logs(words: list[str]) -> int:
     """Show a job's output; returns the exit code."""
     arguments = job_parser("logs").parse_args(words)
     address = cluster_address(arguments.address)
-    client = _client(arguments)
+    client = connect_to(arguments)
     submission_id = str(find_job(client, arguments.job).submission_id)
     if arguments.follow:
-        return _follow(client, submission_id, address)
+        return _follow(client, submission_id, hide_password(address))
     with cluster_errors(address):
         sys.stdout.write(client.get_job_logs(submission_id))
     return 0
@@ -211,30 +191,32 @@ def logs(words: list[str]) -> int:
 def stop(words: list[str]) -> int:
     """Stop a job; returns the exit code."""
     arguments = job_parser("stop").parse_args(words)
-    client = _client(arguments)
+    client = connect_to(arguments)
     job = find_job(client, arguments.job)
     console = make_console()
-    if job_state(job) in ENDED:
-        say(console, f"{job.submission_id} had ended already: {_state_and_times(job)}")
-        return 0
-    with console.status(f"stopping {job.submission_id} ..."):
-        job = cluster_jobs.stop_job(client, str(job.submission_id), wait=arguments.wait)
-    say(console, f"{job.submission_id} {_state_and_times(job)}")
+    if not job.status.is_terminal():
+        with console.status(f"stopping {job.submission_id} ..."):
+            job = cluster_jobs.stop_job(client, str(job.submission_id))
+    say(console, _ended(job))
     return 0
 
 
 def list_jobs(arguments: argparse.Namespace) -> int:
     """List a cluster's jobs, by the arguments of `tune-whisper list`; returns the exit code."""
-    jobs = cluster_jobs.list_jobs(_client(arguments), everyone=arguments.all)
+    jobs = cluster_jobs.list_jobs(connect_to(arguments), everyone=arguments.all)
     if arguments.json:
-        print(json.dumps([_as_dict(job) for job in jobs], indent=2))
-        return 0
-    if jobs:
+        print(_as_json([vars(job) for job in jobs]))
+    elif jobs:
         make_console().print(_job_table(jobs))
     else:
         of_us = "" if arguments.all else " of tune-whisper (--all lists those of others too)"
         say(make_console(), f"no jobs{of_us}")
     return 0
+
+
+def _as_json(fields: object) -> str:
+    """Fields of Ray's `JobDetails`; times are milliseconds since 1970."""
+    return json.dumps(fields, indent=2, default=vars)
 
 
 def _job_table(jobs: Sequence[JobDetails]) -> Table:
@@ -243,41 +225,14 @@ def _job_table(jobs: Sequence[JobDetails]) -> Table:
     for column in ("job", "state", "started", "took", "what"):
         table.add_column(column, overflow="fold")
     for job in jobs:
+        started = datetime.datetime.fromtimestamp((job.start_time or 0) // 1000).astimezone()
         what = hide_password((job.entrypoint or "").removeprefix(ENTRYPOINT))
-        cells = (job_name(job), job_state(job), _moment(job.start_time), _took(job), what)
+        cells = (job_name(job), job_state(job), str(started) if job.start_time else "", _took(job), what)
         table.add_row(*map(Text, cells))
     return table
-
-
-def _as_dict(job: JobDetails) -> dict[str, Any]:
-    """A job for programs."""
-    return {
-        "job": job.submission_id,
-        "name": job_name(job),
-        "state": job_state(job),
-        "started": _moment(job.start_time, "T") or None,
-        "ended": _moment(job.end_time, "T") or None,
-        "exit_code": getattr(job, "driver_exit_code", None),
-        "entrypoint": job.entrypoint,
-        "message": job.message,
-        "metadata": job.metadata or {},
-    }
-
-
-def _moment(milliseconds: int | None, separator: str = " ") -> str:
-    """A time as `2026-02-03 04:05:06+01:00`, here; nothing for none."""
-    if not milliseconds:
-        return ""
-    return datetime.datetime.fromtimestamp(milliseconds // 1000).astimezone().isoformat(separator)
 
 
 def _took(job: JobDetails) -> str:
     if not job.start_time:
         return ""
     return clock(max(0.0, (job.end_time or time.time() * 1000) - job.start_time) / 1000)
-
-
-def _state_and_times(job: JobDetails) -> str:
-    """A job's state, since when, and how long it took or has taken: `running since ... (03:25)`."""
-    since = f"{_moment(job.end_time)} after" if job.end_time else f"since {_moment(job.start_time)},"
-    return f"{job_state(job)} {since} {_took(job)}"

@@ -43,7 +43,7 @@ other commands:
   tune-whisper sync EXPERIMENT                  deliver to MLflow what waits on disk
   tune-whisper submit --address URL -- ...      send a search to a cluster as a Ray job
   tune-whisper status, logs, stop               what became of it
-  tune-whisper cluster --address ADDRESS        what a cluster has; create, scale and delete on Vertex AI
+  tune-whisper cluster --address URL            what a cluster has; create, scale and delete on Vertex AI
   each has its own --help
 
 example:

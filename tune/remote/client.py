@@ -38,7 +38,7 @@ def cluster_address(given: str | None) -> str:
             if scheme in ("http", "https", "vertex_ray") and rest.strip("/"):
                 return address.rstrip("/")
             raise JobError(
-                f"{source}{hide_password(address)}: is not the address of a cluster's dashboard; jobs go to "
+                f"{source}{hide_password(address)}: is not the address of a cluster's dashboard; give "
                 "http://HEAD:8265 or vertex_ray://NAME"
             )
     raise JobError(
@@ -106,8 +106,6 @@ def _explain(error: Exception) -> str:
     said = first_line(error)
     if isinstance(error, exceptions.HTTPError) and error.response is not None:
         said = f"status code {error.response.status_code}"
-    elif isinstance(error, exceptions.SSLError):
-        return "TLS failed; is it http:// or https://?"
     elif isinstance(error, exceptions.Timeout):
         return (
             f"no answer within {_ANSWER_SECONDS} s; is the cluster running, and can this machine reach it "
@@ -118,7 +116,7 @@ def _explain(error: Exception) -> str:
     ):
         return (
             "cannot be reached; is the cluster running with its dashboard (ray start --head --dashboard-host "
-            "0.0.0.0), and is it this host and port?"
+            "0.0.0.0), is it this host and port, and http:// or https://?"
         )
     # Newer Rays raise an AuthenticationError of their own.
     if said.startswith("Authentication") or "status code 401" in said or "status code 403" in said:
@@ -130,43 +128,38 @@ def _explain(error: Exception) -> str:
 
 
 def get_json(client: JobSubmissionClient, path: str) -> Any:
-    """What the dashboard has under a path; None where it does not answer in JSON, as old ones do of new pages.
+    """What the dashboard has under a path.
 
     Raises:
-        JobError: the cluster does not answer.
+        JobError: the cluster does not answer, or not in JSON.
     """
     with cluster_errors(client.get_address()):
         # A private part of Ray's client: no public one asks for anything but jobs, and this carries its token,
         # headers and cookies on every version of Ray.
         answer = client._do_request("GET", path, timeout=30)
-        return answer.json() if answer.ok and "json" in answer.headers.get("content-type", "") else None
+        answer.raise_for_status()
+        return answer.json()
 
 
-def cluster_versions(client: JobSubmissionClient) -> tuple[str, str | None]:
-    """Versions of Ray and Python on the cluster; Python's is None where the dashboard does not tell it.
+def cluster_versions(client: JobSubmissionClient) -> tuple[str, str]:
+    """Versions of Ray and Python on the cluster.
 
     Raises:
         JobError: the cluster does not answer.
     """
-    ray_version: str = get_json(client, "/api/version")["ray_version"]
-    found = get_json(client, "/api/v0/cluster_metadata") or {}
-    return ray_version, found.get("data", found).get("pythonVersion")
+    found = get_json(client, "/api/v0/cluster_metadata")
+    return get_json(client, "/api/version")["ray_version"], found.get("data", found)["pythonVersion"]
 
 
-def minor(version: str) -> str:
-    """A version without its patch, as 3.11."""
-    return ".".join(version.split(".")[:2])
-
-
-def version_difference(ray_version: str, python_version: str | None) -> str | None:
+def version_difference(ray_version: str, python_version: str) -> str | None:
     """How a cluster's versions differ from ours, None if they do not: a job needs the same Ray and minor Python."""
     import ray
 
-    here, there = [f"Ray {ray.__version__}"], [f"Ray {ray_version}"]
-    if python_version:
-        here.append(f"Python {minor(platform.python_version())}")
-        there.append(f"Python {minor(python_version)}")
-    # Vertex AI tells of Ray's version no patch.
-    if here[1:] == there[1:] and f"{ray.__version__}.".startswith(f"{ray_version}."):
-        return None
-    return f"the cluster runs {' and '.join(there)}, here is {' and '.join(here)}"
+    here, there = (
+        f"Ray {of_ray} and Python {'.'.join(of_python.split('.')[:2])}"
+        for of_ray, of_python in (
+            (ray.__version__, platform.python_version()),
+            (ray_version, python_version),
+        )
+    )
+    return None if here == there else f"the cluster runs {there}, here is {here}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,17 +17,15 @@ _PREFIX = "tune-whisper-"
 """Submission ids of our jobs: this and the job's name."""
 ENTRYPOINT = "python -m tune.job_driver "
 """Before the arguments, what a job runs."""
-STOP_SECONDS = 60
+_STOP_SECONDS = 60
 """Time that a search gets to end cleanly once it is stopped; Ray's own 3 s would cut off its last writes."""
-ENDED = ("succeeded", "failed", "stopped")
-"""States after which nothing changes any more."""
 _LOST_SECONDS = 120.0
 """A cluster that does not answer for so long is given up."""
 _LONGEST_PAUSE = 10.0
 """Seconds between two looks at a log that is followed."""
 ENVIRONMENT = {
     # From SIGTERM to SIGKILL when the job is stopped.
-    "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
+    "RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_SECONDS),
     # A variable that the search sets for its workers goes before the same one of the job; Ray would refuse both.
     "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
 }
@@ -37,22 +34,21 @@ ENVIRONMENT = {
 
 def send(
     client: JobSubmissionClient,
+    name: str,
     words: Sequence[str],
     folder: Path,
     requirements: Sequence[str],
-    *,
     environment: Mapping[str, str],
-    metadata: Mapping[str, str],
 ) -> str:
     """Submit, with no CPU and no GPU for the driver, so that a head with none of either takes it.
 
     Args:
         client: of the cluster.
+        name: of the job: the experiment's.
         words: the arguments of `tune-whisper` there.
         folder: becomes the job's working directory.
         requirements: what pip installs there first.
         environment: further variables.
-        metadata: what is kept with the job for people and programs to read; `name` is the job's.
 
     Returns:
         The submission id: the job's name, with a number where it was used before, since Ray never takes one twice.
@@ -60,25 +56,23 @@ def send(
     Raises:
         JobError: the cluster does not take it, or a job of this name is waiting or running.
     """
-    name, jobs = metadata["name"], list_jobs(client, everyone=True)
-    for job in jobs:
-        if job_name(job) == name and job_state(job) not in ENDED:
+    earlier = [job for job in list_jobs(client) if job_name(job) == name]
+    for job in earlier:
+        if not job.status.is_terminal():
             raise JobError(
-                f"{name}: a job of this name is {job_state(job)} on the cluster; choose another --experiment "
-                f"or --name, or stop it with tune-whisper stop {name}"
+                f"{name}: a job of this name is {job_state(job)} on the cluster; choose another name, or stop it "
+                f"with tune-whisper stop {name}"
             )
-    first, taken = _PREFIX + name, {job.submission_id for job in jobs}
-    names = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
     with cluster_errors(client.get_address()):
         sent = client.submit_job(
             entrypoint=ENTRYPOINT + shlex.join(words),
-            submission_id=next(name for name in names if name not in taken),
+            submission_id=_PREFIX + name + (f"-{len(earlier) + 1}" if earlier else ""),
             runtime_env={
                 "working_dir": str(folder),
                 "env_vars": {**environment, **ENVIRONMENT},
                 **({"pip": list(requirements)} if requirements else {}),
             },
-            metadata=dict(metadata),
+            metadata={"name": name},
             entrypoint_num_cpus=0,
             entrypoint_num_gpus=0,
         )
@@ -88,23 +82,22 @@ def send(
 def list_jobs(client: JobSubmissionClient, *, everyone: bool = False) -> list[JobDetails]:
     """Jobs that were sent by `tune-whisper submit` (`everyone`: all submitted jobs), the newest first."""
     with cluster_errors(client.get_address()):
-        jobs = [job for job in client.list_jobs() if job.submission_id and (everyone or _is_ours(job))]
+        jobs = [
+            job
+            for job in client.list_jobs()
+            if job.submission_id and (everyone or job.submission_id.startswith(_PREFIX))
+        ]
     return sorted(jobs, key=lambda job: job.start_time or 0, reverse=True)
 
 
-def _is_ours(job: JobDetails) -> bool:
-    return str(job.submission_id).startswith(_PREFIX)
-
-
 def find_job(client: JobSubmissionClient, name: str) -> JobDetails:
-    """The newest job of ours with this name or experiment, or any job with this submission id.
+    """The newest job with this name, or the one with this submission id.
 
     Raises:
         JobError: there is none.
     """
     for job in list_jobs(client, everyone=True):
-        named = _is_ours(job) and name in (job_name(job), (job.metadata or {}).get("experiment"))
-        if named or job.submission_id == name:
+        if name in (job_name(job), job.submission_id):
             return job
     raise JobError(f"{name}: the cluster has no such job; tune-whisper list shows all")
 
@@ -119,23 +112,18 @@ def job_state(job: JobDetails) -> str:
     return str(job.status.value).lower()
 
 
-def stop_job(client: JobSubmissionClient, submission_id: str, *, wait: float) -> JobDetails:
-    """Ask a job to end, and wait until it has.
-
-    `wait` is the most seconds to wait; the job gets `STOP_SECONDS` before it is killed. Returns the job as it is then.
+def stop_job(client: JobSubmissionClient, submission_id: str) -> JobDetails:
+    """Ask a job to end and wait until it has; it is killed after a minute. Returns the job as it is then.
 
     Raises:
-        JobError: it has not ended in time.
+        JobError: it has not ended then.
     """
-    deadline = time.monotonic() + wait
+    deadline = time.monotonic() + _STOP_SECONDS + 30
     with cluster_errors(client.get_address()):
         client.stop_job(submission_id)
-        while job_state(job := client.get_job_info(submission_id)) not in ENDED:
+        while not (job := client.get_job_info(submission_id)).status.is_terminal():
             if time.monotonic() > deadline:
-                raise JobError(
-                    f"{submission_id}: was asked to stop {wait:.0f} s ago and is still {job_state(job)}; "
-                    "ask again later with tune-whisper status"
-                )
+                raise JobError(f"{submission_id}: was asked to stop and is still {job_state(job)}; ask again")
             time.sleep(0.5)
     return job
 
@@ -168,6 +156,6 @@ def follow_logs(client: JobSubmissionClient, submission_id: str, write: Callable
         if text[written:]:
             write(text[written:])
             written = len(text)
-        if job_state(job) in ENDED:
+        if job.status.is_terminal():
             return job
         time.sleep(min(_LONGEST_PAUSE, max(1.0, 10 * (answered - asked))))

@@ -17,8 +17,6 @@ from tune.remote.jobs import ENVIRONMENT
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("tune", "trainer", "search_spaces")
-_SOURCES = (".py", ".yaml", ".json", ".md", ".html", ".css", ".js", ".svg", ".jinja", ".j2")
-_DEMO = (".parquet", ".safetensors")
 _MOST_BYTES = 10_000_000
 _PASSWORD = re.compile(
     r"(?i)://[^/@\s:]*:[^/\s]+@|[?&][^=&\s]*(?:password|passwd|secret|token|key|signature|sig)=[^&\s]+"
@@ -29,20 +27,14 @@ _SECRET_NAME = re.compile(
 _HINT = "set it on the cluster itself (as the nodes' environment or a Kubernetes secret)"
 
 
-def stage(folder: Path, files: Sequence[Path]) -> int:
-    """Fill an empty folder, the job's working directory, with the program and some files; returns how many it has.
+def stage(folder: Path, files: Sequence[Path]) -> None:
+    """Fill an empty folder, the job's working directory, with the program and some files.
 
     Raises:
         JobError: a file cannot be read, is too large, or has the name of another one.
     """
     for package in _PACKAGES:
-        for path in (_ROOT / package).rglob("*"):
-            place = path.relative_to(_ROOT)
-            suffixes = _SOURCES + _DEMO if place.is_relative_to("trainer/demo") else _SOURCES
-            hidden = any(part.startswith(".") for part in place.parts)
-            if path.suffix in suffixes and path.is_file() and not path.is_symlink() and not hidden:
-                (folder / place).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, folder / place)
+        shutil.copytree(_ROOT / package, folder / package, ignore=shutil.ignore_patterns(".*", "__pycache__"))
     for path in files:
         if (folder / path.name).exists():
             raise JobError(f"{path}: the job has another file of this name; rename it")
@@ -56,7 +48,6 @@ def stage(folder: Path, files: Sequence[Path]) -> int:
                 f"{path}: {size / 1e6:.0f} MB is too much to send with a job (at most "
                 f"{_MOST_BYTES / 1e6:.0f} MB); put it where every node sees it and give that path"
             )
-    return sum(path.is_file() for path in folder.rglob("*"))
 
 
 def pinned_requirements(extras: Collection[str]) -> list[str]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import platform
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from tune.remote.client import JobError, cluster_versions, get_json, version_difference
+from tune.remote.client import cluster_versions, get_json, version_difference
 from tune.util.console import say
-from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
 class Node:
     """A node that is up; memory in bytes."""
 
-    node_id: str
     ip: str
     head: bool
     cpus: float
@@ -30,63 +26,36 @@ class Node:
     gpu_type: str | None
     memory: float
 
-    @classmethod
-    def of(cls, node_id: str, ip: str, resources: Mapping[str, float]) -> Node:
-        """One with these resources, as Ray names and counts them."""
-        types = sorted(name.partition(":")[2] for name in resources if name.startswith("accelerator_type:"))
-        head = "node:__internal_head__" in resources
-        counts = (resources.get("CPU", 0.0), resources.get("GPU", 0.0))
-        return cls(node_id, ip, head, *counts, ", ".join(types) or None, resources.get("memory", 0.0))
-
 
 @dataclasses.dataclass(frozen=True)
 class ClusterView:
-    """A cluster as it is now."""
+    """A cluster as it is now; the head is the first of its nodes."""
 
-    address: str
-    """Without a password."""
     ray_version: str
-    python_version: str | None
+    python_version: str
     nodes: list[Node]
 
 
-def read_joined(address: str) -> ClusterView:
-    """The cluster that this process has joined, at what the user calls its address."""
-    import ray
-
-    nodes = [
-        Node.of(each["NodeID"], each["NodeManagerAddress"], each["Resources"])
-        for each in ray.nodes()
-        if each["Alive"]
-    ]
-    return ClusterView(hide_password(address), ray.__version__, platform.python_version(), nodes)
-
-
-def read_dashboard(client: JobSubmissionClient, address: str) -> ClusterView:
-    """The cluster that a client is connected to, at what the user calls its address.
-
-    Raises:
-        JobError: the dashboard does not answer, or tells nothing of nodes.
-    """
-    found = get_json(
-        client, "/api/v0/nodes?detail=1&limit=10000"
-    )  # without a limit 100, dead ones among them
-    if found is None:
-        raise JobError(
-            f"--address {hide_password(address)}: the dashboard tells nothing of the cluster's nodes"
-        )
-    nodes = [
-        Node.of(each["node_id"], each["node_ip"], each["resources_total"])
-        for each in found["data"]["result"]["result"]
-        if each["state"] == "ALIVE"
-    ]
-    return ClusterView(hide_password(address), *cluster_versions(client), nodes)
+def read_cluster(client: JobSubmissionClient) -> ClusterView:
+    """The cluster that a client is connected to; raises `JobError` where its dashboard does not answer."""
+    # Without a limit the dashboard tells of 100 nodes, dead ones among them.
+    found = get_json(client, "/api/v0/nodes?detail=1&limit=10000")["data"]["result"]["result"]
+    nodes = []
+    for each in found:
+        if each["state"] == "ALIVE":
+            has = each["resources_total"]
+            types = sorted(name.partition(":")[2] for name in has if name.startswith("accelerator_type:"))
+            counts = (has.get("CPU", 0.0), has.get("GPU", 0.0), ", ".join(types) or None)
+            head = "node:__internal_head__" in has
+            nodes.append(Node(each["node_ip"], head, *counts, has.get("memory", 0.0)))
+    nodes.sort(key=lambda node: (not node.head, node.ip))
+    return ClusterView(*cluster_versions(client), nodes)
 
 
 def print_cluster(view: ClusterView, console: Console) -> None:
     """The nodes as a table, the totals, the versions."""
     table = Table("node", "role", "CPUs", "GPUs", "GPU type", "memory", box=None, pad_edge=False)
-    for node in sorted(view.nodes, key=lambda node: (not node.head, node.ip)):
+    for node in view.nodes:
         role, memory = "head" if node.head else "worker", f"{node.memory / 2**30:.1f} GiB"
         table.add_row(node.ip, role, f"{node.cpus:g}", f"{node.gpus:g}", node.gpu_type or "", memory)
     console.print(table)
@@ -96,5 +65,4 @@ def print_cluster(view: ClusterView, console: Console) -> None:
     if difference := version_difference(view.ray_version, view.python_version):
         say(console, f"{difference}: searches will not run; use an environment with the cluster's versions")
     else:
-        python = f" and Python {view.python_version}" if view.python_version else ""
-        say(console, f"Ray {view.ray_version}{python} there, the same here")
+        say(console, f"Ray {view.ray_version} and Python {view.python_version} there, the same here")

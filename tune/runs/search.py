@@ -35,7 +35,8 @@ from tune.search.samplers import load_gaussian_process
 from tune.search.scheduler import describe_rungs
 from tune.tracking.sync import Sync
 from tune.util.console import ProgressBar, say, say_notes, tell_of
-from tune.workers.averages import measure_guard, measure_mean
+from tune.workers.averages import measure_mean
+from tune.workers.trainable import evaluate_checkpoint
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
@@ -180,7 +181,8 @@ class SearchStages:
             return measure_untouched(session, inputs, "validation", f"on {guard.data}"), digest
         inputs = session.inputs(config.replace(**run.config), guard=guard.data)
         files = CheckpointFiles(session.experiment.folder)
-        return in_worker(session, measure_guard, inputs, files, str(run.checkpoint)), digest
+        found = in_worker(session, evaluate_checkpoint, inputs, files, str(run.checkpoint), "validation")
+        return found, digest
 
     def measure_held_out(self) -> None:
         """The chosen run on the test split, which chose nothing, where there is one."""

@@ -85,9 +85,9 @@ def check_conditions(
                 text = _cannot_be(other, values, ranges)
                 if text:
                     problems.add(line, f"{name}: when: {other}{text}")
-    circle = _circle(ranges)
-    if circle:
-        text = f"the conditions run in a circle, {' -> '.join([*circle, circle[0]])}; remove one"
+    order = in_order(ranges)
+    if circle := [name for name in ranges if name not in order]:
+        text = f"the conditions of {', '.join(circle)} run in a circle; remove one"
         problems.add(lines[circle[0]][0], f"{circle[0]}: when: {text}")
     if len(problems.found) > before:
         return dict(ranges)
@@ -95,30 +95,26 @@ def check_conditions(
     used = {(name, counting(ranges, name, point, fixed)) for point in points for name in ranges}
     kept: dict[str, tuple[Parameter, ...]] = {}
     gone = set(known_gone)
-    for name in in_order(ranges):
+    for name in order:
         left = []
         for place, (line, parameter) in enumerate(zip(lines[name], ranges[name], strict=True)):
             if (name, place) in used:
                 when = tuple(condition for condition in parameter.when if condition[0] in kept)
                 left.append(dataclasses.replace(parameter, when=when))
             elif gone.isdisjoint(other for each in ranges[name] for other, _ in each.when):
-                problems.add(line, f"{name}: is never searched{_why_never(parameter, ranges, fixed)}")
+                never = [
+                    f"{other} is {show(effective(other, {}, fixed))}"
+                    for other, values in parameter.when
+                    if other not in ranges and effective(other, {}, fixed) not in values
+                ]
+                reason = ", ".join(never) or "no trial has that, or a range before it counts wherever one has"
+                told = f"{describe_when(parameter.when)}: {reason}"
+                problems.add(line, f"{name}: is never searched{told}; mend its when, or remove the range")
         if left:
             kept[name] = tuple(left)
         else:
             gone.add(name)
     return {name: kept[name] for name in ranges if name in kept}
-
-
-def _circle(ranges: Ranges) -> list[str]:
-    """Fields whose conditions look at each other in turn; empty where there are none."""
-    order = set(in_order(ranges))
-    path: list[str] = []
-    name = next((name for name in ranges if name not in order), None)
-    while name is not None and name not in path:
-        path.append(name)
-        name = min(_needs(ranges, name) - order)
-    return path[path.index(name) :] if name is not None else []
 
 
 def _cannot_be(other: str, values: tuple[Any, ...], ranges: Ranges) -> str:
@@ -133,21 +129,6 @@ def _cannot_be(other: str, values: tuple[Any, ...], ranges: Ranges) -> str:
     ):
         return ": is a range of real numbers; name a choice, whole numbers or a fixed setting"
     return ""
-
-
-def _why_never(parameter: Parameter, ranges: Ranges, fixed: Mapping[str, Any]) -> str:
-    never = [
-        f"{other} is {show(effective(other, {}, fixed))}"
-        for other, values in parameter.when
-        if other not in ranges and effective(other, {}, fixed) not in values
-    ]
-    if never:
-        return (
-            f"{describe_when(parameter.when)}: {', '.join(never)} here; search or set it, or remove the range"
-        )
-    return (
-        ": its condition never holds, or a range before it holds wherever it does; remove it or mend its when"
-    )
 
 
 def possible_values(

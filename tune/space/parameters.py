@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from trainer.bounds import WEIGHT_OF
 from trainer.config import TrainConfig
@@ -38,7 +38,7 @@ NOT_SEARCHABLE: dict[str, str] = {
         ("generation_max_length", "generation_num_beams", "normalizer", "full_window_evaluation"), _WER
     ),
     **dict.fromkeys(("objective", "keep_suppress_tokens"), _WER),
-    "source_weights": "search the weight of each source: sources: {NAME: {weight: {type: float, ...}}}",
+    "source_weights": "search the weight of each source: weight.NAME: {type: float, ...}",
     **dict.fromkeys(
         ("data", "data_config", "train_split", "audio_column", "text_column", "row_filter"), _DATA
     ),
@@ -76,27 +76,6 @@ _Self = TypeVar("_Self", bound="_Range")
 
 
 @dataclasses.dataclass(frozen=True)
-class Prior:
-    """A normal distribution over a range, cut off at its ends; log-normal on a logarithmic scale."""
-
-    mean: float | None
-    """Its centre; `None` is `auto` (learning rate only): the default of the model's size."""
-    spread: float | None = None
-    """One standard deviation: a distance, on a logarithmic scale a factor; `None` is a quarter of the range."""
-
-    def describe(self, log: bool) -> str:
-        """The prior in words."""
-        centre = "the model's default" if self.mean is None else f"{self.mean:g}"
-        spread = "" if self.spread is None else f" ({'factor' if log else '+-'} {self.spread:g})"
-        return f", most likely near {centre}{spread}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The prior as a space file writes it."""
-        spread = {} if self.spread is None else {"spread": self.spread}
-        return {"mean": AUTO if self.mean is None else self.mean, **spread}
-
-
-@dataclasses.dataclass(frozen=True)
 class _Range:
     """A range of numbers, both ends included."""
 
@@ -108,8 +87,10 @@ class _Range:
     """Sample on a logarithmic scale, as fits a learning rate."""
     step: float | None = None
     """Only `low`, `low + step`, ...; a `high` that is not on this grid is lowered to its last point."""
-    prior: Prior | None = None
-    """Where random proposals come from; `None`: from everywhere alike."""
+    prior: float | Literal["auto"] | None = None
+    """Centre of a normal distribution, on a logarithmic scale a log-normal one, from which random proposals come; its
+    standard deviation is a quarter of the range. `auto` (learning rate only) is the default of the model's size; `None`
+    draws from everywhere alike."""
     when: When = ()
     """Where it is searched."""
 
@@ -142,18 +123,13 @@ class _Range:
             problems.append("log and step cannot be combined; remove one of them")
         if step is not None and step <= 0:
             problems.append(f"step={step:g} must be above 0")
-        return problems or self._prior_problems()
-
-    def _prior_problems(self) -> list[str]:
-        mean, spread = (self.prior.mean, self.prior.spread) if self.prior else (None, None)
-        if mean is not None and not _within(self.low, self.high, mean):
-            return [
-                f"prior: mean={mean:g}: must lie in the range ({self._ends()}); move it or widen the range"
-            ]
-        if spread is not None and spread <= (1 if self.log else 0):
-            least = "above 1, a factor, since the scale is logarithmic" if self.log else "above 0"
-            return [f"prior: spread={spread:g}: must be {least}"]
-        return []
+        if (
+            not problems
+            and _is_number(self.prior)
+            and not _within(self.low, self.high, float(self.prior or 0))
+        ):
+            problems.append(f"prior={self.prior:g}: must lie in the range ({self._ends()})")
+        return problems
 
     def contains(self, value: Any) -> bool:
         """Whether `value` lies in the range and on its grid; unknown bounds (`auto`) admit everything."""
@@ -176,13 +152,12 @@ class _Range:
 
     def resolve(self: _Self, default_learning_rate: float) -> _Self:
         """The range with `auto` replaced by numbers."""
-        low, high, prior = self.low, self.high, self.prior
+        low, high = self.low, self.high
         if low is None:
             low = float(f"{default_learning_rate / AUTO_FACTOR:.6g}")
         if high is None:
             high = float(f"{default_learning_rate * AUTO_FACTOR:.6g}")
-        if prior is not None and prior.mean is None:
-            prior = dataclasses.replace(prior, mean=default_learning_rate)
+        prior = default_learning_rate if self.prior == AUTO else self.prior
         return dataclasses.replace(self, low=low, high=high, prior=prior)
 
     def drawn(self, share: float) -> Any:
@@ -195,18 +170,13 @@ class _Range:
         half = (
             self.step or (1 if self.number is int else 0)
         ) / 2  # so that the ends of a grid get their share
-        prior = self.prior or Prior(high)
-        assert prior.mean is not None
-        ends = (low - half, high + half, prior.mean)
+        ends = (low - half, high + half, high if self.prior is None else float(self.prior))
         first, last, mean = (math.log(end) for end in ends) if self.log else ends
-        if self.prior is None:
-            place = first + share * (last - first)
-            return self.nearest(math.exp(place) if self.log else place)
-        spread = prior.spread
-        deviation = (last - first) / 4 if spread is None else math.log(spread) if self.log else spread
-        normal = NormalDist(mean, deviation)
-        start, end = normal.cdf(first), normal.cdf(last)
-        place = normal.inv_cdf(min(max(start + share * (end - start), 1e-12), 1 - 1e-12))
+        place = first + share * (last - first)
+        if self.prior is not None:
+            normal = NormalDist(mean, (last - first) / 4)
+            start, end = normal.cdf(first), normal.cdf(last)
+            place = normal.inv_cdf(min(max(start + share * (end - start), 1e-12), 1 - 1e-12))
         return self.nearest(math.exp(place) if self.log else place)
 
     def points(self) -> list[Any] | None:
@@ -220,7 +190,8 @@ class _Range:
     def describe(self) -> str:
         """The range in words."""
         step = "" if self.step is None else f", in steps of {self.step:g}"
-        prior = self.prior.describe(self.log) if self.prior else ""
+        near = "the model's default" if self.prior == AUTO else self.prior
+        prior = "" if near is None else f", most likely near {near if isinstance(near, str) else f'{near:g}'}"
         whole = ", whole" if self.number is int else ""
         scale = ", log scale" if self.log else ""
         return self._ends() + whole + scale + step + prior + describe_when(self.when)
@@ -236,7 +207,7 @@ class _Range:
             name: AUTO if value is None else value for name, value in (("low", self.low), ("high", self.high))
         }
         step = {} if self.step is None else {"step": self.step}
-        prior = {"prior": self.prior.to_dict()} if self.prior else {}
+        prior = {} if self.prior is None else {"prior": self.prior}
         return {"type": self.kind, **bounds, "log": self.log, **step, **prior, **_when_dict(self.when)}
 
     def _known(self) -> tuple[float, float]:

@@ -18,22 +18,12 @@ from tune.space.parameters import (
     FloatParameter,
     IntParameter,
     Parameter,
-    Prior,
     When,
 )
 
 FIELDS = tuple(field.name for field in dataclasses.fields(TrainConfig))
 _RANGE_KEYS = ("type", "low", "high", "log", "step", "prior", "when")
 _SUB_KEYS = {"float": _RANGE_KEYS, "int": _RANGE_KEYS, "choice": ("type", "values", "when")}
-#: Names that other tools use.
-_OTHER_SUB_KEYS = {
-    **{"min": "low", "lower": "low", "max": "high", "upper": "high", "q": "step"},
-    **{"choices": "values", "options": "values", "categories": "values", "condition": "when", "if": "when"},
-}
-_OTHER_TYPES = {
-    **{"uniform": "float", "number": "float", "loguniform": "float with log: true", "integer": "int"},
-    **{"categorical": "choice", "bool": "choice with values: [true, false]"},
-}
 
 #: Stands for a value that a problem has been noted for.
 BAD: Any = object()
@@ -85,13 +75,9 @@ def read_parameter(
     nodes = {key: value for key, (_, value) in entries.items()}
     for key, (sub_key_node, value) in entries.items():
         if key not in _SUB_KEYS[kind]:
-            near = _OTHER_SUB_KEYS.get(key) or nearest(key, _SUB_KEYS[kind]) or key
-            nodes.setdefault(near, value)  # so that it is not said to be missing as well
-            hint = (
-                f"did you mean {near}?"
-                if near in _SUB_KEYS[kind]
-                else f"{kind} has {', '.join(_SUB_KEYS[kind])}"
-            )
+            near = nearest(key, _SUB_KEYS[kind])
+            nodes.setdefault(near or key, value)  # so that it is not said to be missing as well
+            hint = f"did you mean {near}?" if near else f"{kind} has {', '.join(_SUB_KEYS[kind])}"
             problems.add(sub_key_node, f"{name}: unknown key {key!r}; {hint}")
     when = _when(name, nodes["when"], problems) if "when" in entries else ()
     parameter: Parameter | None
@@ -107,7 +93,7 @@ def read_parameter(
 def _wrong_type(kind: Any) -> str:
     if kind is None:
         return "type is missing; add type: float, int or choice"
-    near = _OTHER_TYPES.get(str(kind).lower()) or nearest(str(kind), _SUB_KEYS)
+    near = nearest(str(kind), _SUB_KEYS)
     return f"type={kind!r}: must be float, int or choice" + (f"; did you mean {near}?" if near else "")
 
 
@@ -190,26 +176,15 @@ def _step(name: str, node: yaml.Node, kind: str, problems: Problems) -> Any:
 
 
 def _prior(name: str, node: yaml.Node, kind: str, problems: Problems) -> Any:
-    """A prior, or `BAD` after a problem: a number, its centre, or a mapping. Judged together with the range."""
-    before = len(problems.found)
-    nodes = {"mean": node}
-    if isinstance(node, yaml.MappingNode):
-        nodes = {}
-        for key, key_node, value in items(node, problems, f"{name}: prior: "):
-            nodes[key] = value
-            if key not in ("mean", "spread"):
-                problems.add(key_node, f"{name}: prior: unknown key {key!r}; a prior has mean, spread")
-        if "mean" not in nodes:
-            problems.add(node, f"{name}: prior: mean is missing; add mean: and a number of the range")
-    numbers: dict[str, Any] = {}
-    for key in ("mean", "spread"):
-        if key in nodes:
-            raw = scalar(nodes[key])
-            automatic = key == "mean" and raw == AUTO and _auto_allowed(name, kind)
-            numbers[key] = None if automatic else convert(float, raw)
-            if numbers[key] is None and not automatic:
-                problems.add(nodes[key], f"{name}: prior: {key}={raw!r}: must be a number")
-    return BAD if len(problems.found) > before else Prior(**numbers)
+    """The centre of a prior, or `BAD` after a problem. Judged together with the range."""
+    raw = scalar(node)
+    if raw == AUTO and _auto_allowed(name, kind):
+        return AUTO
+    number = convert(float, raw)
+    if number is None:
+        problems.add(node, f"{name}: prior={raw!r}: must be a number of the range")
+        return BAD
+    return number
 
 
 def _when(name: str, node: yaml.Node, problems: Problems) -> When:

@@ -4,15 +4,15 @@
     mask_time_prob: {type: float, low: 0.02, high: 0.2, when: {spec_augment: true}}
     learning_rate:                                                   # so are several ranges; the first that holds
       - {type: float, low: 1e-6, high: 1e-4, log: true, when: {method: full}}
-      - {type: float, low: 1e-5, high: 1e-3, log: true, prior: {mean: 1e-4, spread: 3}}
+      - {type: float, low: 1e-5, high: 1e-3, log: true, prior: 1e-4}
     weight_decay: 0.01                                               # a plain value is fixed
     try_first:
       - {learning_rate: 1e-4}
     scheduler: {rungs: 3}
     searcher: {startup_trials: 10}
-    sources: {fleurs: {weight: {type: float, low: 0.25, high: 4, log: true}}}    # or weight.fleurs: {type: ...}
+    weight.fleurs: {type: float, low: 0.25, high: 4, log: true}      # of a source of the data
 
-The sections `space:` (or `parameters:`) and `fixed:` may hold what otherwise stands at the top level.
+The sections `parameters:` and `fixed:` may hold what otherwise stands at the top level.
 """
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ from tune.space.parameters import SET_BY_SEARCH, Parameter, describe_when, show,
 from tune.space.range_reader import BAD, FIELDS, checked, read_parameter, read_value
 from tune.space.settings import SchedulerSettings, SearcherSettings, check_setting
 
-SECTIONS = ("space", "parameters", "fixed")
-TRY_FIRST = ("try_first", "points_to_try", "points")
-_RESERVED = (*SECTIONS, *TRY_FIRST, "scheduler", "searcher", "sources")
-_SOURCE_SETTINGS = ("weight",)
+_SECTIONS = ("parameters", "fixed")
+_RESERVED = (*_SECTIONS, "try_first", "scheduler", "searcher")
 _ONLY_WITH = {
     **dict.fromkeys(ADAM_SETTINGS, ("optimizer", WITH_ADAM)),
     "decay_ratio": ("scheduler_type", ("warmup_stable_decay",)),
@@ -132,20 +130,14 @@ class SpaceReader:
         """Take in the top level."""
         points: yaml.Node | None = None
         for key, key_node, node in items(root, self.problems):
-            if key in SECTIONS:
+            if key in _SECTIONS:
                 self._section(key, node)
-            elif key in TRY_FIRST:
-                if points is not None:
-                    self.problems.add(
-                        key_node, f"{key}: points to try first are given twice; put them into one list"
-                    )
+            elif key == "try_first":
                 points = node
             elif key == "scheduler":
                 self.scheduler = _settings(key, self.scheduler, node, self.problems)
             elif key == "searcher":
                 self.searcher = _settings(key, self.searcher, node, self.problems)
-            elif key == "sources":
-                self._sources(node)
             else:
                 self._entry(key, key_node, node)
         if points is not None:  # last: they are checked against the parameters
@@ -197,25 +189,6 @@ class SpaceReader:
                 )
             else:
                 self._entry(key, key_node, value)
-
-    def _sources(self, node: yaml.Node) -> None:
-        """Settings of data sources; whether the data has these sources shows once it is known."""
-        example = "as in sources: {NAME: {weight: 0.5}}"
-        if not isinstance(node, yaml.MappingNode):
-            self.problems.add(node, f"sources: must be a mapping of sources and their settings, {example}")
-            return
-        for name, _, settings in items(node, self.problems, "sources: "):
-            if not isinstance(settings, yaml.MappingNode):
-                self.problems.add(settings, f"sources: {name}: must be a mapping of settings, {example}")
-                continue
-            for key, key_node, value in items(settings, self.problems, f"sources: {name}: "):
-                if key in _SOURCE_SETTINGS:
-                    self._entry(f"{WEIGHT_OF}{name}", key_node, value)
-                else:
-                    told = ", ".join(_SOURCE_SETTINGS)
-                    self.problems.add(
-                        key_node, f"sources: {name}: unknown setting {key!r}; a source has {told}"
-                    )
 
     def _entry(self, key: str, key_node: yaml.Node, node: yaml.Node) -> None:
         """One setting: searched where its value is a mapping or a list of such, else fixed."""

@@ -370,8 +370,7 @@ def _is_automatic(parameter: Parameter) -> bool:
     """Whether a range of the learning rate has `auto` in it."""
     if isinstance(parameter, ChoiceParameter):
         return None in parameter.values
-    mean = parameter.prior is not None and parameter.prior.mean is None
-    return mean or None in (parameter.low, parameter.high)
+    return parameter.prior == AUTO or None in (parameter.low, parameter.high)
 
 
 def _without_doubles(points: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import getpass
 import math
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -143,13 +141,8 @@ def own_run(saved: SavedExperiment, option: str) -> RunContent:
 
 
 def _content(status: str, ended: float, base: TrainConfig, role: str) -> RunContent:
-    """Of a run that ended then, in seconds since the epoch, if it has; with what MLflow's own columns show."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # the user of a container often has no name
-        user = str(os.getuid())
-    who = {"mlflow.user": user, "mlflow.source.name": "tune-whisper", "mlflow.source.type": "LOCAL"}
-    tags = {**who, "model": base.model, "data": base.data, ROLE: role, STATUS: status}
+    """Of a run that ended then, in seconds since the epoch, if it has."""
+    tags = {"model": base.model, "data": base.data, ROLE: role, STATUS: status}
     return RunContent(_RUN_STATUS[status], None if status == "running" else milliseconds(ended), tags)
 
 

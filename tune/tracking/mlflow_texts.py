@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from trainer.scoring.normalizers import rates_note
 from trainer.scoring.objectives import objective_value
-from tune.search.finalists import describe_lowest
 from tune.search.records import listed
 from tune.util.console import clock, key_settings, short_source
 from tune.util.errors import error_line
@@ -24,21 +23,14 @@ def search_note(saved: SavedExperiment, option: str) -> str:
         saved: with the state at that moment.
         option: what a command that names the experiment ends with, as ` --storage DIR`.
     """
-    state, space = saved.state, saved.space
+    state = saved.state
     if state.ended is None:
-        lines = [f"A search for the settings that fine-tune {_what(saved.base)} best by WER, still running."]
-        if space is not None:
-            lines += ["", f"| setting | searched (`{space.path.name}`) |", "| --- | --- |"]
-            lines += [f"| `{name}` | {text} |" for name, text in space.describe()]
-        return "\n".join(lines)
+        return f"A search for the settings that fine-tune {_what(saved.base)} best by WER, still running."
     commands = [f"--resume {saved.name}"] if _interrupted(saved) else []
     commands.append(f"report {saved.name}")
-    lines = _headline(saved)
-    if state.not_compared:
-        lines.append(f"The finalists are not compared: {state.not_compared}.")
     if state.best() is not None:
         commands.append(f"export {saved.name} --output my-model")
-    return _note([*lines, _course(saved)], saved.base, commands, option)
+    return _note([*_headline(saved), _course(saved)], saved.base, commands, option)
 
 
 def training_note(saved: SavedExperiment, option: str) -> str:
@@ -72,33 +64,23 @@ def trial_note(record: TrialRecord) -> str:
 
 
 def _headline(saved: SavedExperiment) -> list[str]:
-    """What a search came to, and how sure that is."""
-    state, verdict, best, wer = saved.state, saved.state.verdict, saved.state.best(), saved.state.value
+    """What a search came to; how sure that is, its report says."""
+    state, best, wer = saved.state, saved.state.best(), saved.state.value
     if best is None or wer is None:
-        trials = state.records.all()
-        diverged = trials and all(trial.status == "diverged" for trial in trials)
-        return ["All trials diverged." if diverged else "No trial reached an evaluation."]
-    baseline = state.comparable_base if state.base_rates else None
-    luck = "" if state.passed_over else describe_lowest(trial.best_value for trial in state.records.all())
-    which = verdict.standing.describe() if verdict else luck
-    which = ", ".join(filter(None, [f"trial {state.winner}", which]))
-    if baseline is None:
+        return ["No trial reached an evaluation."]
+    which = f"settings of trial {state.winner}, weights of {best.trial_id}"
+    if not state.base_rates:
         lines = [f"**WER {wer:.2f} %** ({which})."]
-    elif wer >= baseline:
+    elif wer >= (baseline := state.comparable_base):
         lines = [f"**No gain**: WER {baseline:.2f} % untouched, {wer:.2f} % here ({which})."]
     else:
         gain = f"{baseline - wer:.2f} points, {100 * (baseline - wer) / baseline:.0f} % fewer errors"
         lines = [f"**WER {wer:.2f} %**, {baseline:.2f} % before: {gain} ({which})."]
     if state.winner is not None and state.winner in state.records:
         lines.append(f"Settings: `{key_settings(state.records[state.winner].config)}`.")
-    if verdict is not None:
-        told = f"Trial {verdict.describe()}. " if len(verdict.standings) > 1 else ""
-        lines.append(f"{told}Run {best.trial_id} is the one to be exported, with {best.best_value:.2f} %.")
     if held := state.tested:
         rates = f"{objective_value(held.rates):.2f} %, {objective_value(held.baseline):.2f} % before"
         lines.append(f"On the test split, which chose nothing: {rates}.")
-    if told := state.average_text:
-        lines.append(f"Mean of the repeats: {told}.")
     if told := state.guards_text:
         lines.append(f"Guards: {told}.")
     return lines

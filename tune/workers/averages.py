@@ -1,4 +1,4 @@
-"""Models that are measured once the repeats are trained, in Ray's worker processes: their mean, and runs on guards."""
+"""The mean of the winner's repeats: made, measured and kept in a worker process of Ray's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tune.workers.inputs import TrialInputs
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
-    from trainer.train import Evaluation
     from tune.experiments.checkpoint_files import CheckpointFiles
 
 
@@ -66,26 +65,6 @@ def measure_mean(
         shutil.rmtree(place, ignore_errors=True)
         raise
     return Measured(found.rates, kept, found.sources)
-
-
-def measure_guard(inputs: TrialInputs, files: CheckpointFiles, checkpoint: str) -> Evaluation:
-    """Rates on the data of `inputs`, which nothing was trained on, as the model will be used; without transcripts.
-
-    Args:
-        inputs: settings of the run, and the data.
-        files: the experiment's checkpoints.
-        checkpoint: of the run; a path within the experiment.
-
-    Raises:
-        UserError: the model cannot be loaded, or its loss is no finite number.
-    """
-    from trainer.model.adapters import with_base
-    from trainer.train import evaluate
-
-    config, data = inputs.open()
-    with files.fetched(checkpoint) as fetched, with_base(fetched, config.model) as folder:
-        found = evaluate(config.replace(model=str(folder)), data=data)
-    return dataclasses.replace(found, predictions=[])
 
 
 def _write_mean(config: TrainConfig, files: CheckpointFiles, checkpoints: Sequence[str], place: Path) -> None:

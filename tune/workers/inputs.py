@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,27 +88,15 @@ def check_gpu() -> None:
         or os.environ.get(PRETENDED_GPUS)
     ):
         return
-    build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
+    cuda = torch.version.cuda
+    build = f"built for CUDA {cuda}" if cuda else "a CPU build"
     mend = (
-        "install a newer driver, or a torch that is built for an older CUDA"
-        if torch.version.cuda
-        else "install torch from PyPI, which is built for CUDA"
+        "a newer driver, or a torch for an older CUDA" if cuda else "torch from PyPI, which is built for CUDA"
     )
     raise ResourceError(
         f"GPU: Ray found one on node {ray.util.get_node_ip_address()}, but torch {torch.__version__}, {build}, cannot "
-        f"use it with {_driver()}; {mend}, or train on the CPU with --gpus-per-trial 0 (train: --gpus-per-worker 0)"
-    )
-
-
-def _driver() -> str:
-    """The NVIDIA driver of this node."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
-    except (OSError, subprocess.SubprocessError):
-        found = []
-    return (
-        f"NVIDIA driver {found[0]}" if found else "the driver there, whose version nvidia-smi does not tell"
+        f"use it with the driver there; install {mend}, or train on the CPU with --gpus-per-trial 0 "
+        "(train: --gpus-per-worker 0)"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,9 +29,14 @@ GIB = 2**30
     ("kind", "workers", "words", "expected"),
     [
         ("search", 1, ["--gpus-per-trial", "2"], "--gpus-per-trial 2: each worker uses one GPU"),
-        ("search", 2, ["--gpus-per-trial", "4"], "began with 2 workers a trial; give --gpus-per-trial 2"),
+        (
+            "search",
+            2,
+            ["--gpus-per-trial", "4"],
+            "is 2, with which the search began; give --gpus-per-trial 2 or 0",
+        ),
         ("search", 2, ["--gpus-per-trial", "2"], "this machine has 0 GPUs"),
-        ("training", 1, ["--gpus-per-worker", "2"], "--gpus-per-worker 2: must be 1 or 0"),
+        ("training", 1, ["--gpus-per-worker", "2"], "--gpus-per-worker 2: each worker uses one GPU"),
     ],
 )
 def test_what_is_resumed_holds_no_gpu_that_no_worker_uses(
@@ -58,11 +62,6 @@ def test_what_is_resumed_holds_no_gpu_that_no_worker_uses(
 def test_a_gpu_that_torch_cannot_use_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "nvidia-smi").write_text("#!/bin/sh\necho 535.104.05\n")
-    (programs / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.delenv("TUNE_WHISPER_PRETEND_GPUS")
     with Nodes(cpus=1, gpus=1) as nodes:
         search = Search(
@@ -73,7 +72,7 @@ def test_a_gpu_that_torch_cannot_use_is_told_in_one_line(
     assert line.startswith("error: GPU: Ray found one on node ")
     assert f", but torch {torch.__version__}, " in line
     assert "CPU build" in line or "built for CUDA" in line
-    assert "NVIDIA driver 535.104.05; install " in line
+    assert "with the driver there; install " in line
     assert "--gpus-per-trial 0" in line
     assert not (tmp_path / "experiments" / "x").exists()
 
@@ -84,16 +83,7 @@ def test_precision_is_that_of_the_gpus_with_which_the_search_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [
-        "--space",
-        "lr_batch",
-        "--experiment",
-        "x",
-        "--trials",
-        "1",
-        "--finalists",
-        "0",
-        "--epochs",
-        "1",
+        *["--space", "lr_batch", "--experiment", "x", "--trials", "1", "--finalists", "0", "--epochs", "1"],
         *QUICK,
     ]
     monkeypatch.setenv("TUNE_WHISPER_PRETEND_GPUS", "8.0")

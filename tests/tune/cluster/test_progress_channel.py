@@ -60,13 +60,6 @@ def test_whatever_goes_wrong_with_a_message_is_known() -> None:
     assert isinstance(reader.error, KeyError)
 
 
-def test_whoever_waits_is_woken() -> None:
-    channel = start_channel()
-    waiting = channel.wait.remote(600.0)
-    ray.get(channel.wake.remote(), timeout=30)
-    assert ray.get(waiting, timeout=30) is None
-
-
 def test_a_channel_that_is_gone_is_an_error_for_all() -> None:
     channel = start_channel()
     reader = ProgressReader(channel, lambda *_: None)

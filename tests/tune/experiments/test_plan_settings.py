@@ -67,11 +67,9 @@ def test_a_job_has_the_package_installed(here: Path) -> None:
     """It is the cluster that needs it, not the machine that sends the job."""
     (here / "space.yaml").write_text(LR + "optimizer: {type: choice, values: [adamw, adamw_8bit]}")
     place = ["--storage", "/mnt/all"]
-    assert read_request(["--space", "space.yaml", *place], None).extras == {"8bit"}
-    assert (
-        read_request(["--space", "space.yaml", "--set", "optimizer=adafactor", *place], None).extras == set()
-    )
-    assert read_request(["train", "--set", "optimizer=adamw_8bit", *place], None).extras == {"8bit"}
+    assert read_request(["--space", "space.yaml", *place]).extras == {"8bit"}
+    assert read_request(["--space", "space.yaml", "--set", "optimizer=adafactor", *place]).extras == set()
+    assert read_request(["train", "--set", "optimizer=adamw_8bit", *place]).extras == {"8bit"}
 
 
 @pytest.fixture(scope="module")

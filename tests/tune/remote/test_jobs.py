@@ -1,4 +1,4 @@
-"""Searches as jobs of a real Ray head: sent, followed, stopped, and going on when the sender was killed."""
+"""Searches as jobs of a real Ray head: sent, listed, followed, stopped, and going on when the sender was killed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from processes import Command, tune_whisper
 from ray_cluster import RayCluster, free_port
 
 from tune.cli import main
@@ -28,22 +27,16 @@ SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\nschedul
 QUICK = ["--set", "max_train_clips=32", "--set", "max_eval_clips=8", "--set", "generation_max_length=20"]
 PLANTED = "PlantedSecretOfTheSubmittingShell"
 RAY_VERSION = tuple(int(part) for part in importlib.metadata.version("ray").split(".")[:2])
-PYTHON = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-"""Where a job finds `python`."""
 
 # Ray's own client says it of its own argument.
 pytestmark = pytest.mark.filterwarnings("ignore:ssl=None is deprecated")
 
 
-@pytest.fixture(scope="module")
-def head() -> Iterator[RayCluster]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")  # newer Rays ask for a token by default
-        cluster = RayCluster(PYTHON, cpus=2)
-        try:
-            yield cluster
-        finally:
-            cluster.close()
+@pytest.fixture(autouse=True)
+def _no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # newer Rays look for a token by default
 
 
 @contextlib.contextmanager
@@ -58,14 +51,13 @@ def served(handler: Any) -> Iterator[str]:
 
 
 class Gate(http.server.BaseHTTPRequestHandler):
-    """A proxy before a real dashboard that asks for a token, or tells of another version of Ray."""
+    """A proxy before a real dashboard that asks for a token, and tells of another version of Ray where one is given."""
 
     head = ""
-    token: str | None = None
     version: str | None = None
 
     def do_GET(self) -> None:
-        if self.token and self.headers.get("Authorization") != f"Bearer {self.token}":
+        if self.headers.get("Authorization") != f"Bearer {PLANTED}":
             self._answer(401, b"Unauthorized: Missing authentication token")
             return
         body = fetch(self.head + self.path)
@@ -84,34 +76,6 @@ class Gate(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def start(*words: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tune", *words],
-        cwd=cwd,
-        env={**os.environ, "RAY_ADDRESS": "", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def run(*words: str, cwd: Path, seconds: float = 560, **environment: str) -> tuple[int, str, str]:
-    process = start(*words, cwd=cwd, **environment)
-    try:
-        out, err = process.communicate(timeout=seconds)
-    finally:
-        process.kill()
-    return process.returncode, out, err
-
-
-def show(command: str, job: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    capsys.readouterr()
-    assert main([command, job, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
 def fetch(address: str) -> bytes:
     with urllib.request.urlopen(address, timeout=10) as answer:
         found: bytes = answer.read()
@@ -119,41 +83,62 @@ def fetch(address: str) -> bytes:
 
 
 @pytest.mark.slow
-def test_the_search_survives_its_sender(
+def test_a_search_survives_its_sender_and_ends_cleanly_when_it_is_stopped(
     head: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "space.yaml").write_text(SPACE)
-    (tmp_path / ".env").write_text(f"KEY={PLANTED}")
-    (tmp_path / "id_rsa").write_text(PLANTED)
-    search = ["--space", "space.yaml", "--trials", "2", "--epochs", "1", "--experiment", "survivor", *QUICK]
-    sender = start(
-        *("submit", "--address", head.url, "--no-install", "--follow", "--", *search),
-        *("--storage", str(tmp_path / "results")),
-        cwd=tmp_path,
-        HF_TOKEN=PLANTED,
-        MLFLOW_TRACKING_PASSWORD=PLANTED,
+    monkeypatch.chdir(tmp_path)
+    Path("space.yaml").write_text(SPACE)
+    for name in (".env", "id_rsa"):
+        Path(name).write_text(PLANTED)
+    search = ["--space", "space.yaml", "--trials", "50", "--epochs", "4", "--experiment", "survivor", *QUICK]
+    submit = [
+        "submit",
+        "--no-install",
+        "--address",
+        head.url,
+        "--",
+        *search,
+        "--storage",
+        f"{tmp_path}/results",
+    ]
+    secrets = {"HF_TOKEN": PLANTED, "MLFLOW_TRACKING_PASSWORD": PLANTED}
+    sender = Command(
+        "submit", "--follow", *submit[1:], cwd=tmp_path, environment={**os.environ, **secrets}, session=True
     )
     assert sender.stdout is not None
     for line in sender.stdout:
         if "data demo" in line:  # printed by the search itself, on the cluster
             break
     os.killpg(sender.pid, signal.SIGKILL)
-    assert sender.wait(10) == -signal.SIGKILL
+    sender.communicate(timeout=30)
 
-    code, out, err = run("logs", "survivor", "--follow", "--address", head.url, cwd=tmp_path)
-    assert code == 0, out + err
-    assert out.count("data demo:") == 1 and "best      WER" in out
-    assert "tune-whisper-survivor succeeded" in err
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", head.url)
-    status = show("status", "survivor", capsys)
-    assert (status["state"], status["exit_code"]) == ("succeeded", 0)
-    assert status["metadata"]["experiment"] == "survivor"
-    results = json.loads((tmp_path / "results" / "survivor" / "results.json").read_text())
-    assert [trial["status"] for trial in results["trials"]] == ["completed", "completed"]
-    experiment = yaml.safe_load((tmp_path / "results" / "survivor" / "experiment.yaml").read_text())
+    assert main(submit) == 2
+    assert "survivor: a job of this name is running on the cluster" in capsys.readouterr().err
+    follower = Command("logs", "survivor", "--follow", cwd=tmp_path, session=True)
+    assert follower.stdout is not None
+    for line in follower.stdout:
+        if "best so far" in line:
+            break
+    os.killpg(follower.pid, signal.SIGINT)
+    assert "no longer following; the job goes on" in follower.communicate(timeout=200)[1]
+    assert follower.returncode == 130
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["survivor", "running"]
+
+    assert main(["stop", "survivor"]) == 0
+    assert "tune-whisper-survivor stopped after " in capsys.readouterr().out
+    assert main(["logs", "survivor", "--follow"]) == 1
+    log = capsys.readouterr().out
+    assert log.count("data demo:") == 1 and "best      WER" in log, "the search's own last lines"
+    assert main(["stop", "tune-whisper-survivor"]) == 0, "it had ended already"
+    assert main(["status", "survivor", "--json"]) == 0
+    status = json.loads(capsys.readouterr().out.partition("\n")[2])
+    assert (status["status"], status["metadata"]) == ("STOPPED", {"name": "survivor"})
+    assert json.loads(Path("results/survivor/results.json").read_text())["best"]["wer"] > 0
+    experiment = yaml.safe_load(Path("results/survivor/experiment.yaml").read_text())
     assert experiment["train_config"]["max_train_clips"] == 32, "--set counts there"
     assert experiment["space"]["scheduler"]["rungs"] == 2, "and so does the space's file"
-
     assert_planted_nowhere(head, "tune-whisper-survivor")
 
 
@@ -172,135 +157,97 @@ def assert_planted_nowhere(head: RayCluster, submission_id: str) -> None:
 
 
 @pytest.mark.slow
-def test_stop_ends_a_search_cleanly(
+def test_a_job_that_fails_behind_a_gate_that_wants_a_token(
     head: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RAY_ADDRESS", head.url)
-    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
-    Path("space.yaml").write_text(SPACE)
-    search = ["--space", "space.yaml", "--trials", "50", "--epochs", "4", "--experiment", "stopped", *QUICK]
-    submit = ["submit", "--no-install", "--", *search, "--storage", str(tmp_path / "results")]
-    assert main(submit) == 0
-    assert "tune-whisper logs stopped --follow" in capsys.readouterr().out
-    assert main(submit) == 2
-    assert "stopped: a job of this name is " in capsys.readouterr().err
-
-    follower = start("logs", "stopped", "--follow", cwd=tmp_path, RAY_ADDRESS=head.url)
-    assert follower.stdout is not None
-    for line in follower.stdout:
-        if "best so far" in line:
-            break
-    os.killpg(follower.pid, signal.SIGINT)
-    assert "no longer following; the job goes on" in follower.communicate(timeout=200)[1]
-    assert follower.returncode == 130
-    status = show("status", "stopped", capsys)
-    assert (status["state"], status["ended"]) == ("running", None)
-
-    assert main(["stop", "stopped"]) == 0
-    assert "tune-whisper-stopped stopped" in capsys.readouterr().out
-    results = json.loads(Path("results/stopped/results.json").read_text())
-    assert results["best"]["wer"] > 0
-    assert main(["logs", "stopped", "--follow"]) == 1
-    assert "best      WER" in capsys.readouterr().out  # the search's own last lines
-    assert main(["stop", "tune-whisper-stopped"]) == 0
-    assert "had ended already: stopped" in capsys.readouterr().out
-    assert main(["list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines if "stopped" in line] == [["stopped", "stopped"]]
-
-
-@pytest.mark.slow
-def test_a_job_that_fails_says_so(
-    head: RayCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "results" / "taken").mkdir(parents=True)
     search = ["--space", "lr_batch", "--experiment", "taken", "--storage", str(tmp_path / "results")]
-    submit = ["submit", "--name", "fails", "--no-install", "--follow", "--address", head.url, "--", *search]
-    assert main(submit) == 1
+    assert main(["submit", "--no-install", "--follow", "--address", head.url, "--", *search]) == 1
     printed = capsys.readouterr()
     assert "error: --experiment taken: exists already" in printed.out
-    assert "tune-whisper-fails failed" in printed.err
-    for name in ("fails", "taken", "tune-whisper-fails"):
-        assert main(["status", name, "--address", head.url]) == 0
-        shown = capsys.readouterr().out
-        assert "state       failed" in shown and "reason      " in shown
-    # Ray takes a submission id once only; the name can be used again.
-    assert main([word for word in submit if word != "--follow"]) == 0
-    assert "sent tune-whisper-fails-2 " in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_token_is_sent_and_never_shown(
-    head: RayCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with served(type("WithToken", (Gate,), {"head": head.url, "token": PLANTED})) as address:
+    assert "tune-whisper-taken failed after " in printed.err
+    with served(type("Wanting", (Gate,), {"head": head.url})) as address:
         for token in ("", f"{PLANTED}wrong", PLANTED):
             headers = {"Authorization": f"Bearer {token}"} if token else {}
             monkeypatch.setenv("RAY_JOB_HEADERS", json.dumps(headers))
-            code = main(["list", "--json", "--all", "--address", address])
+            code = main(["status", "taken", "--address", address])
             printed = capsys.readouterr()
             assert PLANTED not in printed.err + printed.out
             if token == PLANTED:
-                assert code == 0 and isinstance(json.loads(printed.out), list)
+                assert code == 0 and "reason: " in printed.out
             else:
                 assert code == 2 and len(printed.err.splitlines()) == 1
                 assert "does not let us in; with Ray's token" in printed.err
+    with served(type("Older", (Gate,), {"head": head.url, "version": "2.40.0"})) as address:
+        assert main(["submit", "--no-install", "--address", address, "--", *search]) == 2
+        printed = capsys.readouterr()
+        assert "the cluster runs Ray 2.40.0 and Python 3." in printed.err and printed.err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_what_a_cluster_has_and_has_not(
+    head: RayCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The address that was given goes before Ray's own choice.
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:9")
+    for command in ("status", "logs", "stop"):
+        assert main([command, "nosuchjob", "--address", head.url]) == 2
+        assert "nosuchjob: the cluster has no such job" in capsys.readouterr().err
+    assert main(["cluster", "--address", head.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["node", "role", "CPUs", "GPUs", "GPU", "type", "memory"]
+    assert lines[1].split()[1:4] == ["head", "2", "0"]
+    assert lines[2] == "total: 1 node, 2 CPUs, 0 GPUs"
+    assert lines[3].endswith("there, the same here")
+    assert main(["cluster", "--json", "--address", head.url]) == 0
+    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert (node["head"], node["cpus"], node["gpu_type"]) == (True, 2, None)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(RAY_VERSION < (2, 52), reason="Ray has token authentication from 2.52 on")
-def test_rays_own_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rays_own_token(tmp_path: Path) -> None:
     for name, token in (("token", PLANTED), ("wrong", "x" * 64)):
         (tmp_path / name).write_text(token)
     head = RayCluster({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")})
     try:
-        codes = []
-        for name in ("token", "wrong"):
+        for name, code in (("token", 0), ("wrong", 2)):
             # In a process of its own: Ray reads the token once.
             environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / name)}
-            code, out, err = run("list", "--address", head.url, cwd=tmp_path, **environment)
-            codes.append(code)
-            assert PLANTED not in out + err
-        assert codes == [0, 2]
-        assert "does not let us in" in err
+            done = tune_whisper("list", "--address", head.url, cwd=tmp_path, **environment)
+            assert done.returncode == code and PLANTED not in done.stdout + done.stderr
+        assert "does not let us in" in done.stderr
     finally:
         head.close()
-
-
-@pytest.mark.slow
-def test_what_a_cluster_has_not(
-    head: RayCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with served(type("OtherVersion", (Gate,), {"head": head.url, "version": "2.40.0"})) as address:
-        search = ["--space", "lr_batch", "--storage", "/x"]
-        assert main(["submit", "--no-install", "--address", address, "--", *search]) == 2
-    printed = capsys.readouterr().err
-    assert "the cluster runs Ray 2.40.0 and Python 3." in printed and len(printed.splitlines()) == 1
-    for command in ("status", "logs", "stop"):
-        assert main([command, "nosuchjob", "--address", head.url]) == 2
-        assert "nosuchjob: the cluster has no such job" in capsys.readouterr().err
-    # The address that was given goes before Ray's own choice.
-    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:9")
-    assert main(["list", "--json", "--address", head.url]) == 0
 
 
 def test_addresses_where_no_ray_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tune.remote.client._ANSWER_SECONDS", 1)
-    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
     files = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as silent, served(files) as somebody_else:
         for address, told in {
             "": "--address: missing",
+            "ray://head:10001": "ray://head:10001: is not the address of a cluster's dashboard",
             f"http://127.0.0.1:{free_port()}": "cannot be reached; is the cluster running",
             f"http://me:{PLANTED}@127.0.0.1:{silent.getsockname()[1]}": "no answer within 1 s",
             somebody_else: "does not answer as the dashboard of a Ray cluster",
         }.items():
-            assert main(["list", "--all", "--address", address]) == 2
-            printed = capsys.readouterr().err
-            assert told in printed.splitlines()[-1] and PLANTED not in printed
+            for command in (["list", "--all"], ["cluster"]):
+                assert main([*command, "--address", address]) == 2
+                printed = capsys.readouterr().err
+                assert told in printed.splitlines()[-1] and PLANTED not in printed
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert main(["cluster"]) == 2
+    assert "RAY_ADDRESS=10.0.0.1:6379: is not the address of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("headers", ['{"Authorization": null}', "[]", "planted"])
+def test_headers_that_are_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], headers: str
+) -> None:
+    monkeypatch.setenv("RAY_JOB_HEADERS", headers)
+    assert main(["list", "--address", "http://127.0.0.1:9"]) == 2
+    printed = capsys.readouterr().err
+    assert "RAY_JOB_HEADERS: must be a JSON object of texts" in printed and "planted" not in printed

@@ -21,9 +21,8 @@ LANGUAGES = {"north": "de", "east": "ja", "west": "en"}
 SIZES = {"train": 24, "validation": 10, "test": 8}
 SPACE = """\
 learning_rate: 1e-3
-sources:
-  north: {weight: {type: float, low: 0.25, high: 4, log: true}}
-  west: {weight: 1}
+weight.north: {type: float, low: 0.25, high: 4, log: true}
+weight.west: 1
 scheduler: {rungs: 2}
 """
 
@@ -148,8 +147,8 @@ def test_wrong_weights_are_one_line_before_anything_starts(
     write_sources(tmp_path)
     monkeypatch.chdir(tmp_path)
     Path("space.yaml").write_text("weight.south: {type: float, low: 0.25, high: 4, log: true}\n")
-    off = "".join(f"  {name}: {{weight: 0}}\n" for name in LANGUAGES)
-    Path("off.yaml").write_text(f"learning_rate: {{type: float, low: 1e-4, high: 1e-3}}\nsources:\n{off}")
+    off = "".join(f"weight.{name}: 0\n" for name in LANGUAGES)
+    Path("off.yaml").write_text(f"learning_rate: {{type: float, low: 1e-4, high: 1e-3}}\n{off}")
     words, *told = MISTAKES[mistake]
     data = [] if "--data" in words else ["--data", "mix.yaml"]
     assert main([*words, *data, "--trials", "2", "--dry-run"]) == 2

@@ -14,14 +14,14 @@ import yaml
 from space_files import LR, Load, space_loader
 
 from tune.search.samplers import gaussian_process, tpe
-from tune.space.parameters import FloatParameter, IntParameter, Prior
+from tune.space.parameters import FloatParameter, IntParameter
 from tune.space.space import SearchSpace
 from tune.util.errors import SpaceError
 
 SPACE = """\
 learning_rate:
   - {type: float, low: 1e-6, high: 1e-4, log: true, when: {group_by_length: false}, prior: auto}
-  - {type: float, low: 1e-5, high: 1e-3, log: true, prior: {mean: 1e-4, spread: 3}}
+  - {type: float, low: 1e-5, high: 1e-3, log: true, prior: 1e-4}
 mask_time_prob: {type: float, low: 0.02, high: 0.2, when: {spec_augment: true, train_batch_size: [8, 16]}}
 spec_augment: {type: choice, values: [false, true], when: {group_by_length: false}}
 group_by_length: {type: choice, values: [false, true]}
@@ -57,7 +57,7 @@ def test_it_is_described_and_named(load: Load) -> None:
     space = load(SPACE).resolve(1e-5)
     assert dict(space.describe()) == {
         "learning_rate": "1e-06 to 0.0001, log scale, most likely near 1e-05, where group_by_length is false; "
-        "1e-05 to 0.001, log scale, most likely near 0.0001 (factor 3)",
+        "1e-05 to 0.001, log scale, most likely near 0.0001",
         "mask_time_prob": "0.02 to 0.2, where spec_augment is true and train_batch_size is 8 or 16",
         "spec_augment": "one of false, true, where group_by_length is false",
         "group_by_length": "one of false, true",
@@ -173,27 +173,29 @@ def drawn(space: SearchSpace, name: str, proposer: str, count: int = 300) -> lis
 @pytest.mark.parametrize("proposer", ["tpe", "gaussian process"])
 def test_random_proposals_are_drawn_from_the_prior(load: Load, proposer: str) -> None:
     space = load(
-        "learning_rate: {type: float, low: 1e-6, high: 1e-2, log: true, prior: {mean: 1e-4, spread: 3}}\n"
-        "warmup_steps: {type: int, low: 0, high: 100, step: 10, prior: {mean: 30, spread: 10}}\n"
+        "learning_rate: {type: float, low: 1e-6, high: 1e-2, log: true, prior: 1e-4}\n"
+        "warmup_steps: {type: int, low: 0, high: 100, step: 10, prior: 50}\n"
         "dropout: {type: float, low: 0, high: 0.9}\n"
     ).resolve(1e-5)
-    rates = [math.log(rate / 1e-4) / math.log(3) for rate in drawn(space, "learning_rate", proposer)]
-    assert statistics.mean(rates) == pytest.approx(0, abs=0.15)
-    assert statistics.stdev(rates) == pytest.approx(1, abs=0.15)
+    rates = [math.log10(rate) for rate in drawn(space, "learning_rate", proposer)]
+    assert statistics.mean(rates) == pytest.approx(-4, abs=0.15)
+    # One decade, a quarter of the range, cut off at two of them.
+    assert statistics.stdev(rates) == pytest.approx(0.88, abs=0.1)
     steps = drawn(space, "warmup_steps", proposer)
     assert {step % 10 for step in steps} == {0}
-    assert statistics.mean(steps) == pytest.approx(30, abs=2)
+    assert statistics.mean(steps) == pytest.approx(50, abs=4)
+    assert statistics.stdev(steps) == pytest.approx(24, abs=3)
     assert statistics.mean(drawn(space, "dropout", proposer)) == pytest.approx(0.45, abs=0.06)
 
 
 @pytest.mark.parametrize(
     "parameter",
     [
-        FloatParameter(0.0, 1.0, prior=Prior(1.0, 0.1)),
-        FloatParameter(0.0, 1.0, step=0.25, prior=Prior(0.0)),
-        FloatParameter(1e-6, 1e-3, log=True, prior=Prior(1e-6, 100.0)),
-        IntParameter(1, 1000, log=True, prior=Prior(1.0)),
-        IntParameter(4, 16, step=4, prior=Prior(16.0, 0.01)),
+        FloatParameter(0.0, 1.0, prior=1.0),
+        FloatParameter(0.0, 1.0, step=0.25, prior=0.0),
+        FloatParameter(1e-6, 1e-3, log=True, prior=1e-6),
+        IntParameter(1, 1000, log=True, prior=1.0),
+        IntParameter(4, 16, step=4, prior=16.0),
     ],
 )
 def test_what_is_drawn_lies_in_the_range(parameter: FloatParameter | IntParameter) -> None:
@@ -218,7 +220,7 @@ def test_auto_is_the_rate_of_the_method_under_which_it_is_searched(load: Load) -
     adapters: Any
     all_weights: Any
     adapters, all_weights = space.ranges["learning_rate"]
-    assert (adapters.low, adapters.high, adapters.prior.mean) == (2e-5, 2e-3, 2e-4)
+    assert (adapters.low, adapters.high, adapters.prior) == (2e-5, 2e-3, 2e-4)
     assert (all_weights.low, all_weights.high) == (1e-6, 1e-4)
     assert (
         space.try_first

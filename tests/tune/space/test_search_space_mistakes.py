@@ -22,8 +22,6 @@ MASK = AUGMENT + "mask_time_prob: {type: float, low: 0, high: 1, when: {spec_aug
 BAD_FILES = {
     # The file as a whole
     "broken": ("a: [1\nb: 2", "2: not valid YAML: expected ',' or ']', but got ':'"),
-    "control": (LR + "weight_decay: \x01", r"2: not valid YAML: the character '\x01' is not allowed"),
-    "two": (LR + "---\n" + LR, "2: not valid YAML: but found another document"),
     "empty": ("# nothing\n", "1: the file is empty; name at least one parameter"),
     "list": ("- 1\n", "1: the top level must be a mapping"),
     "no search": ("weight_decay: 0.1\n", "1: nothing is searched; at least one setting needs a range"),
@@ -35,7 +33,6 @@ BAD_FILES = {
     ),
     "unknown4": (LR + "xyzzy: 3", "2: xyzzy: unknown setting; see the fields of TrainConfig"),
     "twice": (LR + "dropout: 0.1\n" + LR, "3: learning_rate: given twice, first in line 1; remove one"),
-    "twice3": ("dropout: {type: float, type: int, low: 0, high: 0.1}", "1: dropout: type: given twice"),
     "key": ("{[1]: 2}", "1: a key must be a name"),
     "list value": (
         LR + "dropout: [0, 0.1]",
@@ -45,18 +42,8 @@ BAD_FILES = {
     "evaluate_at": (LR + "evaluate_at: [1]", "2: evaluate_at: is set by the search; set scheduler: {rungs"),
     # Fixed values
     "fixed type": (LR + "weight_decay: high", "2: weight_decay='high': must be a number of at least 0"),
-    "fixed choice": (LR + "precision: fp8", "2: precision='fp8': must be one of auto, fp32, bf16, fp16"),
-    "huge": (LR + f"seed: 1{'0' * 400}", "must be a whole number from 0 to"),
-    "language": (
-        LR + "language: belorussian",
-        "2: language='belorussian': Whisper does not know this language",
-    ),
     "budgets": (LR + "epochs: 3\nmax_steps: 5", "2: epochs and max_steps: only one budget can be given"),
     # Ranges
-    "no type": (
-        "dropout: {low: 0, high: 0.1}",
-        "1: dropout: type is missing; add type: float, int or choice",
-    ),
     "type": (
         "dropout: {type: flaot}",
         "1: dropout: type='flaot': must be float, int or choice; did you mean float?",
@@ -64,10 +51,6 @@ BAD_FILES = {
     "sub key": (
         "dropout: {type: float, lo: 0, low: 0, high: 0.1}",
         "1: dropout: unknown key 'lo'; did you mean low?",
-    ),
-    "sub key3": (
-        "dropout: {type: choice, values: [0], log: true}",
-        "unknown key 'log'; choice has type, values",
     ),
     "no low": ("dropout:\n  type: float\n  high: 0.1", "1: dropout: low is missing; add low: and a number"),
     "bound": (
@@ -90,7 +73,6 @@ BAD_FILES = {
         "dropout: {type: float, low: 0.1, high: 0.2, log: true, step: 0.05}",
         "1: dropout: log and step cannot be combined; remove one of them",
     ),
-    "step zero": ("dropout: {type: float, low: 0, high: 0.1, step: 0}", "1: dropout: step=0 must be above 0"),
     "step wide": (
         "dropout: {type: float, low: 0, high: 0.1, step: 1}",
         "step=1 is larger than the range from 0 to",
@@ -99,10 +81,6 @@ BAD_FILES = {
         "train_batch_size: {type: float, low: 1, high: 9}",
         "write type: int instead of type: float",
     ),
-    "part for int": (
-        "train_batch_size: {type: int, low: 1.5, high: 9}",
-        "low=1.5: must be a whole number of at",
-    ),
     "range for bool": ("spec_augment: {type: int, low: 0, high: 1}", "{type: choice, values: [true, false]}"),
     "auto": (
         "dropout: {type: float, low: auto, high: 0.1}",
@@ -110,7 +88,6 @@ BAD_FILES = {
     ),
     # Choices
     "no values": ("dropout: {type: choice}", "1: dropout: values is missing; add values: [...]"),
-    "empty values": ("dropout: {type: choice, values: []}", "1: dropout: values is empty"),
     "double": ("dropout: {type: choice, values: [0.1, 1e-1, 0.2]}", "values holds 0.1 more than once"),
     "value": (
         "train_batch_size:\n  type: choice\n  values:\n  - 4\n  - x",
@@ -124,10 +101,6 @@ BAD_FILES = {
     "when name": (
         LR + "dropout:\n  type: choice\n  values: [0, 0.1]\n  when: {spec_augmet: true}",
         "5: dropout: when: spec_augmet: unknown setting 'spec_augmet'; did you mean spec_augment?",
-    ),
-    "when value": (
-        f"{LR}{AUGMENT}dropout: {{type: choice, values: [0, 0.1], when: {{spec_augment: 1}}}}",
-        "3: dropout: when: spec_augment=1: must be true or false",
     ),
     "when no value": (
         f"{LR}{AUGMENT}dropout: {{type: choice, values: [0, 0.1], when: {{spec_augment: []}}}}",
@@ -143,37 +116,24 @@ BAD_FILES = {
         "dropout: {type: choice, values: [0, 0.1], when: {weight_decay: 0}}",
         "3: dropout: when: weight_decay: is a range of real numbers; name a choice",
     ),
-    "when fixed": (
-        LR
-        + "group_by_length: true\ndropout: {type: choice, values: [0, 0.1], when: {group_by_length: false}}",
-        "3: dropout: is never searched, where group_by_length is false: group_by_length is true here; search or set it",
-    ),
     "when usual": (
         LR + "mask_time_prob: {type: float, low: 0, high: 1, when: {spec_augment: true}}",
-        "2: mask_time_prob: is never searched, where spec_augment is true: spec_augment is false here",
+        "2: mask_time_prob: is never searched, where spec_augment is true: spec_augment is false; mend",
     ),
     "augmentation off": (
         LR + "augment_speed: {type: float, low: 0, high: 0.4}",
         "2: augment_speed: is searched without effect: augment is 0; set it to a share of the clips, or fix augment_sp",
     ),
-    "noises searched": (
-        LR + "noise_dir: {type: choice, values: [one, two]}",
-        "2: noise_dir: can be fixed but not searched: all trials share the noises; search augment_noise",
-    ),
-    "when itself": (
-        LR + "dropout: {type: choice, values: [0, 0.1], when: {dropout: 0}}",
-        "2: dropout: when: the conditions run in a circle, dropout -> dropout; remove one",
-    ),
     "when circle": (
         LR + "spec_augment: {type: choice, values: [false, true], when: {group_by_length: true}}\n"
         "group_by_length: {type: choice, values: [false, true], when: {lowercase: true}}\n"
         "lowercase: {type: choice, values: [false, true], when: {spec_augment: true}}\n",
-        "2: spec_augment: when: the conditions run in a circle, spec_augment -> group_by_length -> lowercase -> spec_",
+        "2: spec_augment: when: the conditions of spec_augment, group_by_length, lowercase run in a circle; remove one",
     ),
     "range behind": (
         f"{LR}{AUGMENT}dropout:\n- {{type: choice, values: [0, 0.1]}}\n"
         "- {type: choice, values: [0.2, 0.3], when: {spec_augment: true}}",
-        "5: dropout: is never searched: its condition never holds, or a range before it holds wherever it does",
+        "5: dropout: is never searched, where spec_augment is true: no trial has that, or a range before it counts",
     ),
     "range of several": (
         f"{LR}{AUGMENT}dropout:\n- {{type: float, low: 0, high: 0.1, when: {{spec_augment: true}}}}\n"
@@ -189,69 +149,33 @@ BAD_FILES = {
         LR + "optimizer: adafactor\nadam_beta2: {type: float, low: 0.9, high: 0.999}",
         "3: adam_beta2: is searched without effect: optimizer is adafactor; set it to adamw or adamw_8bit, or fix adam",
     ),
-    "decay of linear": (
-        LR + "decay_ratio: {type: float, low: 0.1, high: 0.3}",
-        "2: decay_ratio: is searched without effect: scheduler_type is linear; set it to warmup_stable_decay, or fix",
-    ),
     "beta of some optimisers": (
         LR + "optimizer: {type: choice, values: [adafactor, adamw]}\n"
         "adam_beta2: {type: float, low: 0.9, high: 0.999}",
         "3: adam_beta2: is searched without effect: optimizer can be adafactor; add when: {optimizer: [adamw, ad",
     ),
-    "decay of some schedules": (
-        LR + "scheduler_type: {type: choice, values: [cosine, warmup_stable_decay]}\n"
-        "decay_ratio: {type: float, low: 0.1, high: 0.3}",
-        "3: decay_ratio: is searched without effect: scheduler_type can be cosine; add when: {scheduler_type: wa",
-    ),
     # How much is trained
-    "rank of all weights": (
-        LR + "lora_rank: {type: choice, values: [8, 16]}",
-        "2: lora_rank: is searched without effect: method is full; set it to lora, or fix lora_rank",
-    ),
     "rank without a condition": (
         LR + "method: {type: choice, values: [full, lora]}\nlora_rank: {type: choice, values: [8, 16]}",
         "3: lora_rank: is searched without effect: method can be full; add when: {method: lora}",
     ),
-    "layers of the decoder": (
-        LR + "method: {type: choice, values: [full, decoder, lora]}\n"
-        "freeze_encoder_layers: {type: int, low: 0, high: 2}",
-        "3: freeze_encoder_layers: is searched without effect: method can be decoder; add when: {method: [full, lora]}",
-    ),
     # Priors
     "prior outside": (
         "dropout: {type: float, low: 0, high: 0.1, prior: 0.2}",
-        "1: dropout: prior: mean=0.2: must lie in the range (0 to 0.1); move it or widen the range",
+        "1: dropout: prior=0.2: must lie in the range (0 to 0.1)",
     ),
-    "prior key": (
-        "dropout: {type: float, low: 0, high: 0.1, prior: {mean: 0.1, sd: 1}}",
-        "1: dropout: prior: unknown key 'sd'; a prior has mean, spread",
-    ),
-    "prior mean": ("dropout: {type: float, low: 0, high: 0.1, prior: {spread: 1}}", "prior: mean is missing"),
-    "prior spread": (
-        "dropout: {type: float, low: 0, high: 0.1, prior: {mean: 0.1, spread: 0}}",
-        "prior: spread=0: must be above 0",
-    ),
-    "prior factor": (
-        "learning_rate: {type: float, low: 1e-5, high: 1e-3, log: true, prior: {mean: 1e-4, spread: 1}}",
-        "prior: spread=1: must be above 1, a factor, since the scale is logarithmic",
+    "prior text": (
+        "dropout: {type: float, low: 0, high: 0.1, prior: [0.1]}",
+        "prior=['...']: must be a number of",
     ),
     "prior of a choice": (
         "dropout: {type: choice, values: [0, 0.1], prior: 0.1}",
         "1: dropout: unknown key 'prior'; choice has type, values, when",
     ),
     # Settings of data sources
-    "source twice": (
-        LR + "weight.fleurs: 2\nsources: {fleurs: {weight: 0.5}}",
-        "3: weight.fleurs: given twice, first in line 2",
-    ),
-    "sources text": (LR + "sources: fleurs", "2: sources: must be a mapping of sources and their settings"),
-    "source key": (
-        LR + "sources:\n  fleurs: {wait: 0.5}",
-        "3: sources: fleurs: unknown setting 'wait'; a source has weight",
-    ),
     "source range": (
-        LR + "sources:\n  fleurs: {weight: {type: float, low: -1, high: 1}}",
-        "3: weight.fleurs: low=-1: must be a number from 0 to 1000",
+        LR + "weight.fleurs: {type: float, low: -1, high: 1}",
+        "2: weight.fleurs: low=-1: must be a number from 0 to 1000",
     ),
     # Points to try first
     "points": (LR + "try_first: 3", "2: try_first: must be a list of points"),
@@ -272,15 +196,10 @@ BAD_FILES = {
         LR + "train_batch_size: {type: choice, values: [32, 64]}\ntry_first: [{learning_rate: 1e-4}]",
         "3: try_first: point 1: train_batch_size is missing, and the usual 8 is out of range; add train_",
     ),
-    "points twice": (LR + "try_first: []\npoints: []", "3: points: points to try first are given twice"),
     # Settings of scheduler and searcher
     "scheduler key": (
         LR + "scheduler: {rung: 3}",
         "2: scheduler: unknown setting 'rung'; did you mean rungs?",
-    ),
-    "factor": (
-        LR + "scheduler: {reduction_factor: 1}",
-        "reduction_factor=1: must be a number from 1.1 to 100",
     ),
     "rungs": (LR + "scheduler: {rungs: 2.5}", "rungs=2.5: must be a whole number from 1 to 10"),
     "multivariate": (LR + "searcher: {multivariate: 1}", "multivariate=1: must be true or false"),
@@ -326,8 +245,3 @@ weight_decay: -1
 def test_what_makes_trials_incomparable_cannot_be_searched(load: Load, name: str) -> None:
     with pytest.raises(SpaceError, match=f"s.yaml:2: {name}: can be fixed but not searched: "):
         load(LR + f"{name}: {{type: choice, values: [1, 2]}}")
-
-
-def test_a_value_that_refers_to_itself_is_a_problem_like_any_other(load: Load) -> None:
-    with pytest.raises(SpaceError, match="must be a number"):
-        load("dropout: {type: choice, values: &a [*a]}")

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_logs import MadeLog, whole_search
-from mlflow_server import children, client_of
+from made_logs import MadeLog
 
 from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
 from tune.util.environment import worker_environment
@@ -59,7 +58,6 @@ def stub() -> Iterator[Callable[[int, str], str]]:
     [
         (401, "You are not authenticated.", "not authorised"),
         (404, "<html>nothing here</html>", "no MLflow tracking server answers there"),
-        (200, '{"experiment": 5}', "Failed to parse experiment field"),
     ],
 )
 def test_a_server_that_refuses(
@@ -77,7 +75,6 @@ def test_a_server_that_refuses(
     [
         ("http://nohost.invalid:5000", "cannot be reached: Name or service not known|name resolution"),
         ("sqlite:////no/such/folder/mlflow.db", "unable to open database file"),
-        ("mysql://me:secret@db/x", "MySQLdb"),
         ("postgresql://me:secret@db:port/x", "'port'"),
         ("gopher://me:secret@host", "no such kind of store"),
         ("mlruns", "a plain folder is no store any more"),
@@ -102,22 +99,6 @@ def test_a_locked_database_is_one_line_and_gets_the_rest_later(tmp_path: Path) -
         with pytest.raises(TrackingError, match="the database is locked by another process"):
             made.deliver()
     made.deliver()
-
-
-def test_an_experiment_of_the_same_name_is_used_again(tmp_path: Path) -> None:
-    """As that of a search elsewhere, told to the same server."""
-    uri = f"sqlite:///{tmp_path}/one.db"
-    for place in ("here", "there"):
-        made = MadeLog(tmp_path / place / "again", uri)
-        made.now += 100.0 if place == "there" else 0.0
-        whole_search(made)
-        made.deliver()
-    client = client_of(uri)
-    (experiment,) = [found for found in client.search_experiments() if found.name == "again"]
-    runs = client.search_runs([experiment.experiment_id], "tags.role = 'experiment'")
-    assert len(runs) == 2
-    for run in runs:
-        assert set(children(client, run.info.run_id)) == {"001", "002"}
 
 
 def test_it_is_silent(tmp_path: Path) -> None:

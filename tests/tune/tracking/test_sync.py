@@ -68,14 +68,6 @@ def test_what_happens_is_seen_within_seconds(folder: Path, begin: Begin) -> None
     assert run_ids(folder) == {"001": children(client, parent)["001"].info.run_id}
 
 
-def test_a_search_that_ends_before_its_first_event_leaves_nothing(
-    tmp_path: Path, server: Server, begin: Begin
-) -> None:
-    made = MadeLog(tmp_path / tmp_path.name, server.url)
-    assert begin(made).finish() is None
-    assert client_of(server.url).get_experiment_by_name(made.name) is None
-
-
 def test_a_store_that_is_away_at_the_start_is_one_line(tmp_path: Path, proxy: CutProxy, begin: Begin) -> None:
     made = MadeLog(tmp_path / tmp_path.name, f"http://me:s3cret@127.0.0.1:{proxy.port}")
     proxy.stop()
@@ -182,22 +174,6 @@ def test_a_fault_with_one_store_is_told_and_holds_up_no_other(folder: Path, begi
     (folder / "tensorboard").unlink()
     assert sync.finish() is None
     assert (folder / "tensorboard" / "001").is_dir()
-
-
-def test_a_torn_last_line_waits_for_its_end(folder: Path, begin: Begin) -> None:
-    made = MadeLog(folder)
-    made.session(trials=1)
-    made.begin("001")
-    log = folder / "events.jsonl"
-    whole = log.read_bytes()
-    log.write_bytes(whole[:-20])
-    sync = begin(made)
-    assert run_ids(folder) == {}
-    log.write_bytes(whole)
-    wait_for(lambda: set(run_ids(folder)) == {"001"}, 10)
-    with log.open("ab") as file:
-        file.write(whole[:100])
-    assert sync.finish() is None  # its rest never comes
 
 
 def test_a_damaged_line_is_told_and_what_came_before_is_delivered(folder: Path, begin: Begin) -> None:

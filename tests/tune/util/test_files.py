@@ -59,14 +59,6 @@ def test_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
         assert is_locked(tmp_path / "lock") is None
 
 
-def test_another_mistake_is_no_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail(monkeypatch, errno.EBADF)
-    with (tmp_path / "lock").open("a") as file:
-        for lock in (take_lock, try_lock):
-            with pytest.raises(OSError, match="Bad file descriptor"):
-                lock(file)
-
-
 def test_an_mlflow_database_is_made_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, errno.ENOLCK)
     client, _ = open_store(f"sqlite:///{tmp_path}/mlflow.db", "x")

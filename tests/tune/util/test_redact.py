@@ -16,26 +16,18 @@ from tune.util.redact import hide_password, without_password
     [
         ("at postgresql://me:p:w@db/x: no", "at postgresql://me:***@db/x: no"),
         ("https://me:p@ss@host/mlflow", "https://me:***@host/mlflow"),
-        ("https://me:p%40ss%2Fword@host:5000", "https://me:***@host:5000"),
-        ("https://me@corp.org:pw@host/x", "https://me@corp.org:***@host/x"),
         ("https://hf_token@host/x", "https://***@host/x"),
         ("https://token:@host/x", "https://***@host/x"),
-        ("redis://:pw@host", "redis://:***@host"),
         ("http://me:pw@[::1]:5000/x", "http://me:***@[::1]:5000/x"),
         # What no server takes, but people type.
         ("postgresql://me:pa/ss@db/x", "postgresql://me:***@db/x"),
-        ("postgresql://me:p@a/ss?w@db/x", "postgresql://me:***@db/x"),
         ("https://me:pa/ss@host/x", "https://me:***@host/x"),
         ("s3://AKIA:se/cret@bucket/x", "s3://AKIA:***@bucket/x"),
         ("[https://a:b@c/x,https://d:e@f/y]", "[https://a:***@c/x,https://d:***@f/y]"),
         # No user.
         ("http://host:5000/people/me@home", "http://host:5000/people/me@home"),
-        ("http://[::1]:5000/me@home", "http://[::1]:5000/me@home"),
-        ("hdfs://host:8020/user/me@home", "hdfs://host:8020/user/me@home"),
         ("postgresql://me:12/34@db/x", "postgresql://me:***@db/x"),
-        ("s3://bucket/me@home", "s3://bucket/me@home"),
         ("sqlite:////home/me@corp/mlflow.db", "sqlite:////home/me@corp/mlflow.db"),
-        ("me@home: is it a:b?", "me@home: is it a:b?"),
         # Queries.
         ("postgresql://db/x?user=me&password=pw", "postgresql://db/x?user=me&password=***"),
         ("postgresql://db/x?sslmode=require&sslkey=k", "postgresql://db/x?sslmode=require&sslkey=***"),
@@ -44,15 +36,11 @@ from tune.util.redact import hide_password, without_password
         ("s3://b/x?access_key=k&region=eu-west-1", "s3://b/x?access_key=***&region=eu-west-1"),
         ("https://b/x?X-Amz-Signature=00ff#there", "https://b/x?X-Amz-Signature=***#there"),
         ("https://host/x?loose", "https://host/x?***"),
-        ("https://host/x?Timeout=5&&loose=", "https://host/x?Timeout=5&&loose="),
-        ("https://host/#/x?access_token=pw", "https://host/#/x?access_token=***"),
         ("with url: /api/2.0?token=pw (Caused by", "with url: /api/2.0?token=*** (Caused by"),
         # What stands in a harmless one may yet be a secret.
         ("s3://b?endpoint_override=http://127.0.0.1:9000", "s3://b?endpoint_override=http://127.0.0.1:9000"),
         ("s3://b?endpoint_override=http%3A%2F%2Fme%3Apw%40h", "s3://b?endpoint_override=***"),
         ("s3://b?endpoint_override=http://me:pw@h&region=x", "s3://b?endpoint_override=***&region=x"),
-        ("s3://b?region=x;password=pw", "s3://b?region=***"),
-        ("see 's3://b?region=eu-1'.", "see 's3://b?region=eu-1'."),
         (
             "http://host/#/experiments/3/runs?viewStateShareKey=trials&workflowType=machine_learning",
             "http://host/#/experiments/3/runs?viewStateShareKey=trials&workflowType=machine_learning",

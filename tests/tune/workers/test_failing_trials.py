@@ -12,9 +12,9 @@ import psutil
 import pytest
 import ray.exceptions
 import torch
-from make_data import make_small_whisper, write_shards
+from make_data import make_small_whisper
 from processes import family
-from search_process import HANGING, QUICK, Search, results, state
+from search_process import HANGING, QUICK, Search, results
 
 import trainer
 from trainer.config import TrainConfig
@@ -110,35 +110,6 @@ def test_every_trial_with_deepspeed_has_a_process_of_its_own(tmp_path: Path) -> 
     assert [trial["status"] for trial in results(tmp_path / "experiments" / "x")["trials"]] == [
         "completed"
     ] * 2
-
-
-@pytest.mark.slow
-def test_a_trial_on_a_stream_goes_on_after_its_process_was_killed(tmp_path: Path) -> None:
-    """That it then sees the clips that an unbroken one sees is shown without Ray."""
-    shards = write_shards(tmp_path / "shards")
-    words = [
-        "--space",
-        "lr_batch",
-        "--trials",
-        "1",
-        "--experiment",
-        "x",
-        "--finalists",
-        "0",
-        "--data",
-        str(shards),
-    ]
-    settings = ["streaming=true", "audio_window=10", "max_samples=400", "shuffle_buffer=8"]
-    settings += ["generation_max_length=24", "train_batch_size=4", "gradient_accumulation_steps=1"]
-    search = Search(tmp_path, *words, *(word for text in settings for word in ("--set", text)))
-    experiment = tmp_path / "experiments" / "x"
-    search.wait_for(lambda: state(experiment).get("001", {}).get("last_checkpoint"))
-    trial_process(search).kill()
-    assert search.end() == 0, search.log
-    assert "trial 001 failed and goes on from its checkpoint" in search.log
-    (trial,) = results(experiment)["trials"]
-    seen = [row["samples_seen"] for row in trial["evaluations"]]
-    assert (trial["status"], seen) == ("completed", sorted(set(seen)))
 
 
 def trial_process(search: Search) -> psutil.Process:

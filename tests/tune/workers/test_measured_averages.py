@@ -31,17 +31,14 @@ def data(small_config: TrainConfig) -> PreparedData:
     return prepare(small_config)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["whole window", "window of trainings"])
+@pytest.fixture(scope="module")
 def trained(
-    request: pytest.FixtureRequest,
-    small_config: TrainConfig,
-    data: PreparedData,
-    tmp_path_factory: pytest.TempPathFactory,
+    small_config: TrainConfig, data: PreparedData, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, TrainConfig]:
-    """An experiment's folder with two runs of other seeds."""
+    """An experiment's folder with two runs of other seeds, measured in the window of trainings."""
     folder = tmp_path_factory.mktemp("experiment")
     config = small_config.replace(
-        max_steps=4, evaluate_at=(96,), train_batch_size=24, full_window_evaluation=request.param
+        max_steps=4, evaluate_at=(96,), train_batch_size=24, full_window_evaluation=False
     )
     for seed, run in enumerate(RUNS):
         result = train(config.replace(seed=seed), data=data, output_dir=folder / "scratch")

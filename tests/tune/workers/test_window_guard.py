@@ -92,22 +92,3 @@ def test_trials_are_compared_as_they_are_measured_and_finalists_on_all_in_the_wh
         assert run.best_value == every["wer"]
         assert run.losses[-1] == pytest.approx(every["loss"], rel=1e-5)
     assert (state.best().trial_id, sorted(state.best().members)) == ("001-a1", ["001-r1", "001-r2"])
-
-
-@pytest.mark.slow
-@pytest.mark.occasional
-def test_batches_with_windows_of_their_own_are_guarded_too(home: Path) -> None:
-    """One clip as long as the model's whole window: those of the others are short all the same."""
-    rows = []
-    for number, seconds in enumerate((3.95, *[0.5] * 19)):
-        soundfile.write(home / f"{number}.wav", tone(seconds, pitch=200 + 10 * number), RATE)
-        split = "train" if number < 12 else "validation" if number < 16 else "test"
-        rows.append({"audio": f"{number}.wav", "text": f"door {number}", "split": split})
-    data = write_manifest(home / "clips.csv", rows)
-    told = search(
-        *(home, "batch", "--trials", "1", "--finalists", "0", "--data", str(data)),
-        *("--set", "audio_window=batch"),
-    )
-    [line] = [line for line in told.splitlines() if line.startswith("trainings use the whole window of 4 s")]
-    assert "in windows of its clips" in line
-    assert experiment(home, "batch").base.audio_window == 4.0

@@ -32,23 +32,8 @@ def wait_until_free(nodes: Nodes) -> None:
 @pytest.mark.occasional
 def test_trials_of_two_workers_leave_everything_free(tmp_path: Path) -> None:
     with Nodes(cpus=2, gpus=4) as nodes:
-        output = finish(
-            search_nodes(
-                tmp_path,
-                "many",
-                nodes.address,
-                "--trials",
-                str(TRIALS),
-                "--workers-per-trial",
-                "2",
-                "--epochs",
-                "1.5",
-                "--set",
-                "train_batch_size=2",  # rungs at 32 and 96
-                "--finalists",
-                "0",
-            )
-        )
+        words = f"--trials {TRIALS} --workers-per-trial 2 --epochs 1.5 --finalists 0 --set train_batch_size=2"
+        output = finish(search_nodes(tmp_path, "many", nodes.address, *words.split()))  # rungs at 32 and 96
         assert "2 at a time with 2 GPU and 1 CPU each for 2 workers" in output
         ended = trials(tmp_path, "many")
         assert len(ended) == TRIALS
