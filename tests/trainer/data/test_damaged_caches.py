@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from make_data import caches, examples, records, snapshot, write_clips, write_manifest
+from small_disks import mounted
 
 import trainer.data.feature_store
 from trainer.config import TrainConfig
@@ -85,6 +86,18 @@ def test_cache_dir_that_is_a_file(config: TrainConfig, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"cache_dir='.*file': cannot be written"):
         prepare(config.replace(cache_dir=str(tmp_path / "file")))
+
+
+def test_a_cache_that_may_only_be_read(config: TrainConfig, tmp_path: Path) -> None:
+    """It serves all that is in it; what is not is one line."""
+    with mounted(tmp_path / "disk", "size=50m") as disk:
+        config = config.replace(cache_dir=str(disk / "cache"))
+        expected = snapshot(prepare(config))
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        assert snapshot(prepare(config)) == expected
+        assert prepare(config.replace(lowercase=True)).reused
+        with pytest.raises(DataError, match=r"cache_dir='.*': cannot be written \(Read-only file system\)"):
+            prepare(config, waveforms=True)
 
 
 def test_relative_cache_dir(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
