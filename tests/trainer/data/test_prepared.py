@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from make_data import ROWS, SHARED_DATA, caches, snapshot, write_processor
+from make_data import ROWS, caches, snapshot, write_processor
 
 from trainer.config import TrainConfig
 from trainer.data.audio import read_audio
@@ -166,21 +166,6 @@ def test_other_audio_has_15_bits_at_least(peak: float, count: int, seed: int) ->
     stored, scale = encode_waveform(audio)
     assert stored.dtype == np.int16
     assert np.abs(stored * np.float32(scale) - audio).max() <= peak * 2**-15
-
-
-def test_real_speech_with_whispers_own_vocabulary(tmp_path: Path) -> None:
-    data, model = SHARED_DATA / "speech_en_de", SHARED_DATA / "whisper_tiny_processor"
-    if not data.is_dir() or not model.is_dir():
-        pytest.skip(f"{data} or {model} is not here: the project's shared test data is absent")
-    config = TrainConfig(
-        data=str(data), model=str(model), cache_dir=str(tmp_path), language="de", max_train_clips=10
-    )
-    prepared = prepare(config.replace(max_eval_clips=3))
-    assert prepared.total == 16
-    assert not prepared.drops
-    ids = prepared.splits["train"].labels(0)
-    assert ids[:4] == [50258, 50261, 50359, 50363]
-    assert ids[-1] == 50257
 
 
 WITHOUT_GUARD = """

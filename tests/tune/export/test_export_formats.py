@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import soundfile
 from transformers import WhisperForConditionalGeneration, WhisperProcessor
+from transformers.models.whisper.configuration_whisper import NON_SPEECH_TOKENS_MULTI
 
 from trainer.config import TrainConfig
 from trainer.conversion.check import CheckClips, Checker, FormatCheck, read_clips
@@ -382,15 +383,6 @@ def test_a_format_that_fails_costs_nothing_else(
     assert (tmp_path / "unchecked" / "model.safetensors").is_file()
 
 
-OPENAI = """
-1 2 7 8 9 10 14 25 26 27 28 29 31 58 59 60 61 62 63 90 91 92 93 359 503 522 542 873 893 902 918 922 931 1350
-1853 1982 2460 2627 3246 3253 3268 3536 3846 3961 4183 4667 6585 6647 7273 9061 9383 10428 10929 11938 12033
-12331 12562 13793 14157 14635 15265 15618 16553 16604 18362 18956 20075 21675 22520 26130 26161 26435 28279
-29464 31650 32302 32470 36865 42863 47425 49870 50254 50258 50358 50359 50360 50361 50362
-"""
-"""`suppress_tokens` of openai/whisper-base."""
-
-
 @pytest.mark.parametrize("taken", [[], [7, 8]])
 def test_runtimes_suppress_the_whole_list_or_none(
     taken: list[int], shared_data: Path, tmp_path: Path
@@ -399,7 +391,7 @@ def test_runtimes_suppress_the_whole_list_or_none(
     shutil.copytree(shared_data / "whisper_tiny_processor", folder, copy_function=shutil.copyfile)
     folder.chmod(0o755)
     settings = json.loads((folder / "generation_config.json").read_text())
-    settings["suppress_tokens"] = [token for token in map(int, OPENAI.split()) if token not in taken]
+    settings["suppress_tokens"] = [token for token in NON_SPEECH_TOKENS_MULTI if token not in taken]
     (folder / "generation_config.json").write_text(json.dumps(settings))
     decoding = read_decoding(folder)
     assert decoding.suppresses_symbols is not bool(taken)
