@@ -54,7 +54,7 @@ def made_up(*_: Any) -> Any:
     """What comes of any clip."""
     import numpy as np
 
-    row = {"frames": 1, "fill": -1.5, "samples": 160, "audio": 0, "cancelled": False}
+    row = {"frames": 1, "fill": -1.5, "samples": 160, "audio": 0, "cancelled": False, "i16": 0, "scale": 1.0}
     return row, {"f16": np.zeros((80, 1), np.float16)}
 
 

@@ -168,7 +168,8 @@ class _Shard:
 
     def is_written(self) -> bool:
         """Whether an earlier run did."""
-        return self.file("parquet").exists() and self.file(WAVEFORMS).exists() >= self.waveforms
+        kinds = ["parquet", *([WAVEFORMS] if self.waveforms else [])]
+        return all(self.file(kind).exists() for kind in kinds)
 
     def write(self, outcomes: Iterable[_Outcome]) -> None:
         """Write what came of the clips, in their order."""
@@ -206,8 +207,8 @@ multiplied by; its samples; `audio_key` of the clip, and whether its channels ca
 def read_index(folder: Path, role: str) -> tuple[dict[str, Any], list[Drop]]:
     """The clips of a split that have features, and those that have none.
 
-    Of the former the numbers of `_COLUMNS` as numpy arrays, names and texts as Arrow holds them, without
-    objects; the `shard` of each, and its `position` among all clips of the split.
+    Of the former the numbers of `_COLUMNS` as numpy arrays, names and texts as Arrow holds them, without objects; the
+    `shard` of each, and its `position` among all clips of the split.
     """
     import numpy as np
     import pyarrow as pa
@@ -248,6 +249,7 @@ def _compute(
     except AudioError as error:
         return {"reason": error.reason, "detail": str(error)}, {}
     row = {"frames": features.shape[1], "fill": fill, "samples": len(decoded.samples)}
+    row |= {WAVEFORMS: 0, "scale": 1.0}
     row["audio"] = audio_key(decoded.samples.tobytes() if source.is_part else source.file)
     row["cancelled"] = decoded.cancelled
     arrays = {FEATURES: features}
