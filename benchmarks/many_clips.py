@@ -51,12 +51,11 @@ def write_data(folder: Path, clips: int, suffix: str) -> Path:
 
 
 def made_up(*_: Any) -> Any:
-    """The features of any clip."""
+    """What comes of any clip."""
     import numpy as np
 
-    from trainer.data.feature_store import _Computed
-
-    return _Computed(np.zeros((80, 1), np.float16), -1.5, 160, None, 0, cancelled=False)
+    row = {"frames": 1, "fill": -1.5, "samples": 160, "audio": 0, "cancelled": False, "i16": 0, "scale": 1.0}
+    return row, {"f16": np.zeros((80, 1), np.float16)}
 
 
 def memory() -> tuple[float, float]:

@@ -100,7 +100,7 @@ class Experiment:
         words = [self.name, f"--output={os.fspath(output)}", f"--storage={self.storage}"]
         words += [f"--format={name}" for name in formats]
         words += option_words(trial=trial, point=point, quantization=quantization, check=check)
-        problems = run(words).problems
+        problems = run(words)
         if problems:
             raise UserError("\n".join(problems))
         return Path(output).expanduser()

@@ -254,10 +254,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _api(self, repo: str, what: str, revision: str, inside: str, body: bytes) -> Any:
         self._see(repo)
-        if what == "auth-check":
-            self.server.branch(repo, "main")
-            self._members_only(repo)
-            return {}
         folder, commit = self.server.branch(repo, revision)
         if what in ("preupload", "commit"):
             self._members_only(repo)

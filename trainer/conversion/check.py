@@ -6,7 +6,7 @@ Both get the audio itself, so that the runtime's own features are checked too.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,17 +35,16 @@ Progress = Callable[[str, int, int], None]
 """Called with the runtime, clips done and clips in all."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class CheckClips:
-    """Clips of one split."""
+    """Clips that formats are checked on."""
 
-    split: str
-    audio: list[np.ndarray]
+    audio: list[np.ndarray] = dataclasses.field(default_factory=list)
     """float32 (samples,) each, 16 kHz mono."""
-    texts: list[str]
+    texts: list[str] = dataclasses.field(default_factory=list)
 
 
-def read_clips(config: TrainConfig, window: float, most: int | None) -> list[CheckClips]:
+def read_clips(config: TrainConfig, window: float, most: int | None) -> CheckClips:
     """Clips of the validation split, and all of the test split where `most` is None.
 
     Args:
@@ -57,34 +56,29 @@ def read_clips(config: TrainConfig, window: float, most: int | None) -> list[Che
         DataError: the data cannot be found or read, or none of its clips can be used.
         ConfigError: the settings of the data contradict each other.
     """
-    table = load_clips(config)
-    found = []
+    splits, found = load_clips(config).splits, CheckClips()
     for split in ("validation", "test") if most is None else ("validation",):
         # A format decodes in one language: of data in several, those clips that the model decodes so by itself.
-        every = table.splits.get(split, [])
+        every = splits.get(split, [])
         clips = [clip for clip in every if clip.origin.config(config) == config] or every
         count = min(most or len(clips), len(clips))
-        audio, texts = [], []
         for clip in (clips[index * len(clips) // count] for index in range(count)):
             try:
-                audio.append(read_audio(clip.source(), max_seconds=window))
+                found.audio.append(read_audio(clip.source(), max_seconds=window))
             except AudioError:
                 continue
-            texts.append(clip.text)
-        if audio:
-            found.append(CheckClips(split, audio, texts))
-    if not found:
+            found.texts.append(clip.text)
+    if not found.audio:
         raise DataError(f"data={config.data!r}: none of its validation clips can be read")
     return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FormatCheck:
-    """A converted model beside its original, on clips of one split. Error rates in percent."""
+    """A converted model beside its original, on the same clips. Error rates in percent."""
 
     format: str
     quantization: str
-    split: str
     clips: int
     words: int
     """Of the normalised references (characters, in languages without spaces)."""
@@ -116,7 +110,7 @@ class FormatCheck:
             return None
         return (
             f"{self.format} ({self.quantization}): in {FORMATS[self.format].runtime} the model has a WER of "
-            f"{self.rate:.2f} % on {self.clips} {self.split} clips, in transformers {self.hf_rate:.2f} %: "
+            f"{self.rate:.2f} % on {self.clips} clips, in transformers {self.hf_rate:.2f} %: "
             f"a drift of {self.drift:+.2f} points, over the tolerance of {self.tolerance:.2f}"
         )
 
@@ -124,15 +118,13 @@ class FormatCheck:
 class Checker:
     """Holds clips and the original's transcripts, against which any number of formats are checked."""
 
-    def __init__(
-        self, config: TrainConfig, folder: Path, clips: Sequence[CheckClips], progress: Progress
-    ) -> None:
+    def __init__(self, config: TrainConfig, folder: Path, clips: CheckClips, progress: Progress) -> None:
         """Transcribe the clips with transformers.
 
         Args:
             config: its language, task and normaliser count.
             folder: the original, a Hugging Face folder.
-            clips: of one split each.
+            clips: none longer than the model's window.
             progress: told how far the transcribing is, here and in `check`.
         """
         translates = config.task == TRANSLATE
@@ -144,46 +136,37 @@ class Checker:
         self._progress = progress
         self._original = self._transcribe("hf", folder)
 
-    def check(self, target: Target, folder: Path) -> list[FormatCheck]:
-        """Transcribe the clips with a converted model; one result for each split.
+    def _transcribe(self, name: str, folder: Path) -> list[str]:
+        """Normalised transcripts of the clips."""
+        texts: list[str] = []
+        for text in transcribe(name, folder, self._decoding, self._clips.audio):
+            texts.append(self._normalize(text))
+            self._progress(FORMATS[name].runtime, len(texts), len(self._clips.audio))
+        return texts
+
+    def check(self, target: Target, folder: Path) -> FormatCheck:
+        """Transcribe the clips with a converted model.
 
         Raises:
             ModelError: the runtime cannot load it.
         """
-        splits = zip(self._clips, self._original, self._transcribe(target.name, folder), strict=True)
-        return [self._compare(target, *split) for split in splits]
-
-    def _transcribe(self, name: str, folder: Path) -> list[list[str]]:
-        """Normalised transcripts of the clips of each split."""
-        audio = [samples for split in self._clips for samples in split.audio]
-        texts: list[str] = []
-        for text in transcribe(name, folder, self._decoding, audio):
-            texts.append(self._normalize(text))
-            self._progress(FORMATS[name].runtime, len(texts), len(audio))
-        normal = iter(texts)
-        return [[next(normal) for _ in split.audio] for split in self._clips]
-
-    def _compare(
-        self, target: Target, split: CheckClips, theirs: Sequence[str], ours: Sequence[str]
-    ) -> FormatCheck:
-        """Normalised transcripts of a split, `theirs` by transformers and `ours` by the format's runtime."""
         import numpy as np
 
-        references = [self._normalize(text) for text in split.texts]
-        original, converted = self._count(references, theirs), self._count(references, ours)
+        texts = self._transcribe(target.name, folder)
+        references = [self._normalize(text) for text in self._clips.texts]
+        original, converted = self._count(references, self._original), self._count(references, texts)
         lengths = original.lengths
         words = int(lengths.sum())
         change = np.minimum(converted.errors, lengths) - np.minimum(original.errors, lengths)
         return FormatCheck(
             format=target.name,
             quantization=target.quantization,
-            split=split.split,
-            clips=len(ours),
+            clips=len(texts),
             words=words,
             objective=self._objective,
             rate=converted.percent,
             hf_rate=original.percent,
-            same=sum(a == b for a, b in zip(ours, theirs, strict=True)),
+            same=sum(a == b for a, b in zip(texts, self._original, strict=True)),
             drift=100.0 * float(change.sum()) / words,
             tolerance=max(_POINTS[target.quantization], 100.0 * _WORDS / max(1, words)),
         )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from trainer.conversion.decoding import Decoding
 from trainer.conversion.whisper_layout import whisper_layout
+from trainer.data.audio import SAMPLE_RATE
 from trainer.errors import ModelError
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def transcribe(folder: Path, decoding: Decoding, clips: Sequence[np.ndarray]) ->
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
         sounds, log = Path(scratch) / "clips.npz", Path(scratch) / "log"
         np.savez(sounds, *clips)
-        command = [sys.executable, "-m", "trainer.conversion.ggml_process"]
+        command = [sys.executable, "-m", __name__]
         command += [str(path), str(sounds), json.dumps(dataclasses.asdict(decoding))]
         # A failed assertion would start a debugger.
         environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}
@@ -209,3 +210,43 @@ def _last_words(log: Path) -> str:
         line for line in lines if any(word in line.lower() for word in ("error", "invalid", "fail", "assert"))
     ]
     return [*(lines[-1:] or ["it said nothing"]), *telling[-1:]][-1]
+
+
+def _transcribe_here(model_file: str, clips_file: str, decoding: Decoding) -> None:
+    """Print the transcript of each clip of a NumPy archive as a line of JSON.
+
+    Without flash attention, which whisper.cpp (1.8.5) uses by default: it rounds the positions of a window up to a
+    multiple of 256 and attends to the empty ones too, 36 beside Whisper's own 1,500 (ggml-org/whisper.cpp#3941).
+    Logits of a random model of whisper-tiny's shape are 0.0025 (root mean square) from transformers' without it,
+    0.46 with it.
+    """
+    import numpy as np
+    from pywhispercpp.model import Model
+
+    # Half the cores: its threads spin while they wait, and crawl where others want the cores too.
+    threads = max(1, (os.cpu_count() or 1) // 2)
+    model = Model(model_file, context_params={"flash_attn": False}, n_threads=threads)
+    with np.load(clips_file) as clips:
+        for name in clips.files:
+            samples = clips[name]
+            segments = model.transcribe(
+                # It hears nothing in less than 0.1 s; silence behind a clip is what it would add itself.
+                np.pad(samples, (0, max(0, SAMPLE_RATE - len(samples)))),
+                language=decoding.language or "en",
+                translate=decoding.task == "translate",
+                no_timestamps=True,
+                single_segment=True,
+                no_context=True,
+                temperature_inc=0.0,
+                # The token at this index is the last one.
+                max_tokens=decoding.max_new_tokens - 1,
+                suppress_nst=decoding.suppresses_symbols,
+                no_speech_thold=1.0,
+                print_progress=False,
+            )
+            text = " ".join(segment.text.strip() for segment in segments).strip()
+            print(json.dumps(text), flush=True)
+
+
+if __name__ == "__main__":  # the process of `transcribe`
+    _transcribe_here(sys.argv[1], sys.argv[2], Decoding(**json.loads(sys.argv[3])))

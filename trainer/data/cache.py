@@ -23,36 +23,33 @@ MANIFEST = "manifest.json"
 _FORGOTTEN_SECONDS = 7 * 86400
 
 
-def found_or_built(
-    folder: Path, build: Callable[[Path], dict[str, Any]], *, needs: str | None = None
-) -> tuple[dict[str, Any], bool]:
-    """The manifest of a complete `folder`, built where it is missing or damaged, and whether it was there.
+def found_or_built(folder: Path, build: Callable[[Path], None], *, needs: str | None = None) -> bool:
+    """Have a complete `folder`, built where it is missing or damaged; true where it was there.
 
     Several processes may ask for one folder at once: one builds, the others wait and take what it built.
 
     Args:
         folder: where the result shall be; its parent is made.
-        build: fills the folder that it is given and returns a manifest (plain values). What an earlier one had
-            written there when it was interrupted is still there: it goes on with that or writes over it.
+        build: fills the folder that it is given. What an earlier one had written there when it was interrupted is
+            still there: it goes on with that or writes over it.
         needs: a file without which the folder is not complete.
 
     Raises:
         DataError: the disk is full or the place cannot be written.
     """
-    manifest = read_complete(folder, needs)
-    if manifest is not None:
-        return manifest, True
+    if is_complete(folder, needs):
+        return True
     try:
         with locked(folder.parent / f".{folder.name}.lock") as alone:
-            manifest = read_complete(folder, needs)
-            if manifest is not None:
-                return manifest, True
+            if is_complete(folder, needs):
+                return True
             _remove_forgotten(folder.parent)
             # Where the disk knows no locks, others may be building the same.
             partial = unfinished(
                 folder if alone else folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}")
             )
-            return _build(folder, partial, build, needs), False
+            _build(folder, partial, build, needs)
+            return False
     except OSError as error:
         told = f"cache_dir={str(folder.parent)!r}:"
         if error.errno in FULL:
@@ -66,18 +63,14 @@ def found_or_built(
         raise
 
 
-def read_complete(folder: Path, needs: str | None = None) -> dict[str, Any] | None:
-    """The manifest of a folder that is whole: every file has its size, small ones also their checksum."""
+def is_complete(folder: Path, needs: str | None = None) -> bool:
+    """Whether a folder is whole, with the file `needs`: each has its size, small ones also their checksum."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        for name, told in manifest["files"].items():
-            if (folder / name).stat().st_size != told["size"]:
-                return None
-            if told["sha256"] is not None and _checksum(folder / name) != told["sha256"]:
-                return None
-        return dict(manifest) if needs is None or needs in manifest["files"] else None
+        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        whole = all(_seal(folder / name) == told for name, told in files.items())
+        return whole and (needs is None or needs in files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+        return False
 
 
 def unfinished(folder: Path) -> Path:
@@ -85,19 +78,20 @@ def unfinished(folder: Path) -> Path:
     return folder.parent / f".{folder.name}.unfinished"
 
 
-def _build(
-    folder: Path, partial: Path, build: Callable[[Path], dict[str, Any]], needs: str | None
-) -> dict[str, Any]:
+def _build(folder: Path, partial: Path, build: Callable[[Path], None], needs: str | None) -> None:
     try:
         partial.mkdir(exist_ok=True)
-        manifest = build(partial)
-        manifest["files"] = {path.name: _sealed(path) for path in sorted(partial.iterdir())}
+        build(partial)
+        paths = sorted(partial.iterdir())
+        for path in paths:
+            flush(path)
+        files = {path.name: _seal(path) for path in paths}
         target = partial / MANIFEST
-        target.write_text(json.dumps(manifest, ensure_ascii=False, indent=1), encoding="utf-8")
+        target.write_text(json.dumps({"files": files}, ensure_ascii=False, indent=1), encoding="utf-8")
         flush(target)
         flush(partial)
         # Without locks another process may have finished first.
-        if read_complete(folder, needs) is None:
+        if not is_complete(folder, needs):
             shutil.rmtree(folder, ignore_errors=True)  # damaged, or without what is needed
             partial.replace(folder)
             flush(folder.parent)
@@ -105,19 +99,13 @@ def _build(
         shutil.rmtree(partial, ignore_errors=True)  # a full disk has no use for half of it
         raise
     shutil.rmtree(partial, ignore_errors=True)
-    return manifest
 
 
-def _sealed(path: Path) -> dict[str, Any]:
-    """Size of a file that is safely on the disk, and the checksum of a small one."""
-    flush(path)
+def _seal(path: Path) -> list[Any]:
+    """Size of a file, and the checksum of a small one."""
     # Reading gigabytes at every start would cost more than it finds; their size tells a file that was cut off.
-    small = path.suffix not in (".f16", ".i16", ".npy")
-    return {"size": path.stat().st_size, "sha256": _checksum(path) if small else None}
-
-
-def _checksum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    small = path.suffix not in (".f16", ".i16")
+    return [path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest() if small else None]
 
 
 def _remove_forgotten(cache: Path) -> None:

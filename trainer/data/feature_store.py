@@ -1,8 +1,8 @@
 """Features of a data set on disk, computed in parallel, in files that all processes of a machine map into memory.
 
-A folder has for each split `<split>.f16`, the features of one clip after the other, float16 (n_mels, frames), and
-`<split>.index.parquet`, a row for each clip. `train.i16` has the waveforms of the training clips, where they are
-changed while training.
+A folder has for each split shards of `SHARD_CLIPS` clips. A shard is the files `<split>-<number>.f16`, the features of
+one clip after the other, float16 (n_mels, frames); of training clips that are changed while training `.i16`, their
+waveforms; and `.parquet`, a row for each clip, which is written last: a killed run keeps the shards that have it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
-import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, DecodedAudio, read_audio
-from trainer.data.clips import Clip, ClipTable
+from trainer.data.clips import Clip, ClipTable, Drop
 from trainer.data.features import count_frames, extract_features, extractor_settings
 from trainer.data.grouping import audio_key
 from trainer.data.parallel import over_clips
@@ -32,28 +31,15 @@ if TYPE_CHECKING:
     import numpy as np
     from transformers import WhisperFeatureExtractor
 
-CODE_VERSION = 4
+CODE_VERSION = 5
 """Part of the key: raise it whenever the same clip would give other features or another layout."""
-WAVEFORMS = "train.i16"
-_NUMBERS = {
-    "offset": "int64",
-    "frames": "int32",
-    "fill": "float32",
-    "samples": "int32",
-    "start": "int64",
-    "scale": "float32",
-    "audio": "uint64",
-    "cancelled": "bool",
-}
-"""Columns of an index beside name and text: where in the file the features begin, their frames, and the constant of all
-later ones; samples of the waveform, where it begins in its file, and what its values are to be multiplied by;
-`audio_key` of the clip; and whether its channels cancel each other."""
+SHARD_CLIPS = 1_000
+"""What a kill costs at most, beside what the processes were just computing."""
+FEATURES, WAVEFORMS = "f16", "i16"
 _SMALL = 1000
 """Up to so many clips are done in this process: others take some seconds to start."""
 _ESTIMATED_BY = 32
 """Clips of each split that are decoded to estimate how long they are."""
-_KEEP_SECONDS = 5.0
-"""What a kill costs at most, beside what the processes were just computing."""
 
 
 def features_key(table: ClipTable, extractor: WhisperFeatureExtractor) -> str:
@@ -109,8 +95,8 @@ def build_features(
     waveforms: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
     workers: int | None = None,
-) -> dict[str, Any]:
-    """Write the features of all clips into `folder`, going on where an earlier run was killed.
+) -> None:
+    """Write the features of all clips into `folder`, but for shards that an earlier run has finished.
 
     Args:
         folder: where to.
@@ -120,76 +106,132 @@ def build_features(
         on_progress: called with clips done and clips in all.
         workers: processes; None for as many as there are cores.
 
-    Returns:
-        The manifest: number of mel bands, and clips without features.
-
     Raises:
         DataError: a worker process died.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    left: list[_Shard] = []
+    for role, clips in table.splits.items():
+        for number, start in enumerate(range(0, max(1, len(clips)), SHARD_CLIPS)):
+            some = clips[start : start + SHARD_CLIPS]
+            shard = _Shard(folder, role, number, some, waveforms=waveforms and role == "train")
+            if not shard.is_written():
+                left.append(shard)
+    outcomes = over_clips(
+        functools.partial(_compute, extractor, waveforms),
+        [clip for shard in left for clip in shard.clips],
+        max_seconds=window_seconds(extractor),
+        doing="computes features",
+        workers=workers,
+        small=_SMALL,
+    )
 
-    clips = [(role, clip) for role, mine in table.splits.items() for clip in mine]
-    files = [*(f"{role}.f16" for role in table.splits), *([WAVEFORMS] if waveforms else [])]
-    with _Unfinished(folder, files) as written:
-        left = clips[len(written.rows) :]
-        outcomes = over_clips(
-            functools.partial(_compute, extractor, waveforms),
-            [clip for _, clip in left],
-            max_seconds=window_seconds(extractor),
-            doing="computes features",
-            workers=workers,
-            small=_SMALL,
-        )
-        with contextlib.closing(outcomes):
-            for (role, _), outcome in zip(left, outcomes, strict=True):
-                written.add(role, outcome)
-                if on_progress is not None:
-                    on_progress(len(written.rows), len(clips))
-    indexes: dict[str, list[tuple[Clip, list[Any]]]] = {role: [] for role in table.splits}
-    drops = []
-    for (role, clip), row in zip(clips, written.rows, strict=True):
-        if isinstance(row, dict):
-            drops.append({"split": role, "name": clip.name, **row})
-        else:
-            indexes[role].append((clip, row))
-    for role, rows in indexes.items():
-        columns = {
-            name: pa.array([row[number] for _, row in rows], pa.type_for_alias(kind))
-            for number, (name, kind) in enumerate(_NUMBERS.items())
-        }
-        columns["name"] = pa.array([clip.name for clip, _ in rows], pa.string())
-        columns["text"] = pa.array([clip.text for clip, _ in rows], pa.string())
-        pq.write_table(pa.table(columns), _index_path(folder, role))
-    written.journal.unlink(missing_ok=True)
-    return {"n_mels": int(extractor.feature_size), "drops": drops}
+    def counted() -> Iterator[_Outcome]:
+        begun = table.total - sum(len(shard.clips) for shard in left)
+        for done, outcome in enumerate(outcomes, begun + 1):
+            if on_progress is not None:
+                on_progress(done, table.total)
+            yield outcome
+
+    with contextlib.closing(outcomes):
+        computed = counted()
+        for shard in left:
+            shard.write(itertools.islice(computed, len(shard.clips)))
 
 
-def read_index(folder: Path, role: str) -> dict[str, Any]:
-    """Columns of an index: numbers as numpy arrays, names and texts as Arrow holds them, without objects."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def needed_file(table: ClipTable, waveforms: bool) -> str | None:
+    """The file that a folder with the waveforms of all training clips has, where these are wanted; a stream keeps none.
 
-    table = pq.read_table(_index_path(folder, role))
-    texts = {name: table[name].cast(pa.large_string()).combine_chunks() for name in ("name", "text")}
-    return texts | {name: table[name].to_numpy() for name in _NUMBERS}
+    Of the last shard: a killed run may have left some to one that wanted none.
+    """
+    if not waveforms or table.stream is not None:
+        return None
+    return shard_file(Path(), "train", max(0, len(table.splits["train"]) - 1) // SHARD_CLIPS, WAVEFORMS).name
 
 
-def _index_path(folder: Path, role: str) -> Path:
-    return folder / f"{role}.index.parquet"
+def shard_file(folder: Path, role: str, number: int, kind: str) -> Path:
+    """A file of a shard: `FEATURES`, `WAVEFORMS` or `parquet`."""
+    return folder / f"{role}-{number:05}.{kind}"
 
 
 @dataclasses.dataclass(frozen=True)
-class _Computed:
-    """What comes of a clip."""
+class _Shard:
+    """Some clips of one split."""
 
-    features: np.ndarray
-    fill: float
-    samples: int
-    waveform: tuple[np.ndarray, float] | None
-    """As `encode_waveform` gives it, where it is kept."""
-    audio: int
-    cancelled: bool
+    folder: Path
+    role: str
+    number: int
+    clips: Sequence[Clip]
+    waveforms: bool
+
+    def file(self, kind: str) -> Path:
+        return shard_file(self.folder, self.role, self.number, kind)
+
+    def is_written(self) -> bool:
+        """Whether an earlier run did."""
+        kinds = ["parquet", *([WAVEFORMS] if self.waveforms else [])]
+        return all(self.file(kind).exists() for kind in kinds)
+
+    def write(self, outcomes: Iterable[_Outcome]) -> None:
+        """Write what came of the clips, in their order."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        rows = []
+        with contextlib.ExitStack() as stack:
+            kinds = [FEATURES, *([WAVEFORMS] if self.waveforms else [])]
+            files = {kind: stack.enter_context(self.file(kind).open("wb")) for kind in kinds}
+            for clip, (row, arrays) in zip(self.clips, outcomes, strict=True):
+                for kind, file in files.items():
+                    if kind in arrays:
+                        row[kind] = file.tell() // arrays[kind].itemsize
+                        file.write(arrays[kind].tobytes())
+                rows.append(row | {"name": clip.name, "text": clip.text})
+        for kind in files:
+            flush(self.file(kind))
+        partial = self.file("partial")
+        pq.write_table(pa.Table.from_pylist(rows, pa.schema(list(_COLUMNS.items()))), partial)
+        flush(partial)
+        partial.replace(self.file("parquet"))
+
+
+_COLUMNS = {
+    **{"name": "string", "text": "string", "reason": "string", "detail": "string"},
+    **{FEATURES: "int64", "frames": "int32", "fill": "float32", WAVEFORMS: "int64", "scale": "float32"},
+    **{"samples": "int32", "audio": "uint64", "cancelled": "bool"},
+}
+"""Columns of an index: name and text; why there are no features, if so; where in their file the features begin, their
+frames, and the constant of all later ones; where the waveform begins in its file, and what its values are to be
+multiplied by; its samples; `audio_key` of the clip, and whether its channels cancel each other."""
+
+
+def read_index(folder: Path, role: str) -> tuple[dict[str, Any], list[Drop]]:
+    """The clips of a split that have features, and those that have none.
+
+    Of the former the numbers of `_COLUMNS` as numpy arrays, names and texts as Arrow holds them, without objects; the
+    `shard` of each, and its `position` among all clips of the split.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    tables = [pq.read_table(path) for path in sorted(folder.glob(f"{role}-*.parquet"))]
+    shards = np.repeat(np.arange(len(tables), dtype=np.int32), [len(table) for table in tables])
+    table = pa.concat_tables(tables)
+    dropped = pc.is_valid(table["reason"])
+    position = np.flatnonzero(~dropped.to_numpy())
+    drops = table.filter(dropped).select(["name", "reason", "detail"]).to_pylist()
+    table = table.filter(pc.invert(dropped))
+    index: dict[str, Any] = {"position": position, "shard": shards[position]}
+    for name in ("name", "text"):
+        index[name] = table[name].cast(pa.large_string()).combine_chunks()
+    for name in list(_COLUMNS)[4:]:
+        index[name] = table[name].to_numpy()
+    return index, [Drop(role, **drop) for drop in drops]
+
+
+_Outcome: TypeAlias = "tuple[dict[str, Any], dict[str, np.ndarray]]"
+"""What comes of a clip: its part of the row in the index, and what goes to the files of each kind."""
 
 
 def _compute(
@@ -197,8 +239,7 @@ def _compute(
     waveforms: bool,
     source: AudioSource,
     decoded: DecodedAudio | AudioError,
-) -> _Computed | dict[str, str]:
-    """The same, or `reason` and `detail` why nothing comes of it."""
+) -> _Outcome:
     try:
         if isinstance(decoded, AudioError):
             raise decoded
@@ -206,10 +247,15 @@ def _compute(
         with one_torch_thread():
             features, fill = extract_features(extractor, decoded.samples)
     except AudioError as error:
-        return {"reason": error.reason, "detail": str(error)}
-    waveform = encode_waveform(decoded.samples) if waveforms else None
-    key = audio_key(decoded.samples.tobytes() if source.is_part else source.file)
-    return _Computed(features, fill, len(decoded.samples), waveform, key, decoded.cancelled)
+        return {"reason": error.reason, "detail": str(error)}, {}
+    row = {"frames": features.shape[1], "fill": fill, "samples": len(decoded.samples)}
+    row |= {WAVEFORMS: 0, "scale": 1.0}
+    row["audio"] = audio_key(decoded.samples.tobytes() if source.is_part else source.file)
+    row["cancelled"] = decoded.cancelled
+    arrays = {FEATURES: features}
+    if waveforms:
+        arrays[WAVEFORMS], row["scale"] = encode_waveform(decoded.samples)
+    return row, arrays
 
 
 def encode_waveform(samples: np.ndarray) -> tuple[np.ndarray, float]:
@@ -224,82 +270,3 @@ def encode_waveform(samples: np.ndarray) -> tuple[np.ndarray, float]:
     mantissa, power = math.frexp(peak)  # peak = mantissa * 2 ** power, mantissa at least 1/2
     scale = 2.0 ** max(-100, min(100, power - (mantissa == 0.5))) if peak else 1.0
     return np.rint(samples / np.float32(scale)).astype(np.int16), scale
-
-
-class _Unfinished:
-    """Files that only grow, and a journal of what is safely in them: a killed run is gone on with.
-
-    Every few seconds the files are flushed, then a line is added to the journal: the rows since the line before, and
-    how long each file is. What stands in the files behind that is cut off by the next run.
-    """
-
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        """Read what an earlier run left, if that is whole and has the same files; else begin anew."""
-        self.journal = folder / "journal.jsonl"
-        self.rows: list[list[Any] | dict[str, str]] = []
-        """Of each clip in its order the numbers of its row in the index, or why it is dropped."""
-        sizes = self._read(folder, names)
-        if sizes is None:
-            for path in folder.iterdir():
-                path.unlink()
-            self.rows, sizes = [], {}
-        self._files = {name: (folder / name).open("ab") for name in names}
-        for name, size in sizes.items():
-            self._files[name].truncate(size)
-            self._files[name].seek(0, os.SEEK_END)
-        self._kept, self._kept_at = len(self.rows), time.monotonic()
-
-    def _read(self, folder: Path, names: Sequence[str]) -> dict[str, int] | None:
-        """How long each file is to be."""
-        sizes: dict[str, int] = {}
-        try:
-            content = self.journal.read_bytes()
-            whole = content.rfind(b"\n") + 1
-            os.truncate(self.journal, whole)  # a line that a kill cut
-            for line in content[:whole].splitlines():
-                piece = json.loads(line)
-                self.rows += piece["rows"]
-                sizes = piece["sizes"]
-            same = sizes.keys() == set(names)
-            return (
-                sizes
-                if same and all((folder / name).stat().st_size >= sizes[name] for name in names)
-                else None
-            )
-        except (OSError, ValueError, KeyError, TypeError):  # missing, or damaged
-            return None
-
-    def add(self, role: str, outcome: _Computed | dict[str, str]) -> None:
-        """What came of the next clip, which is of this split."""
-        if isinstance(outcome, dict):
-            self.rows.append(outcome)
-        else:
-            sounds = self._files.get(WAVEFORMS) if role == "train" else None
-            file = self._files[f"{role}.f16"]
-            offset, start, scale = file.tell() // 2, 0, 1.0
-            file.write(outcome.features.tobytes())
-            if sounds is not None and outcome.waveform is not None:
-                start = sounds.tell() // 2
-                samples, scale = outcome.waveform
-                sounds.write(samples.tobytes())
-            numbers = [offset, outcome.features.shape[1], outcome.fill, outcome.samples, start, scale]
-            self.rows.append([*numbers, outcome.audio, outcome.cancelled])
-        if time.monotonic() - self._kept_at >= _KEEP_SECONDS:
-            self._keep()
-
-    def _keep(self) -> None:
-        for file in self._files.values():
-            file.flush()
-            flush(Path(file.name))
-        sizes = {name: file.tell() for name, file in self._files.items()}
-        with self.journal.open("a", encoding="utf-8") as journal:
-            journal.write(json.dumps({"rows": self.rows[self._kept :], "sizes": sizes}) + "\n")
-        flush(self.journal)
-        self._kept, self._kept_at = len(self.rows), time.monotonic()
-
-    def __enter__(self) -> _Unfinished:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file in self._files.values():
-            file.close()

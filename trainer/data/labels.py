@@ -1,11 +1,10 @@
-"""Token ids that the model learns to write, of texts: made, written once, and shared by processes."""
+"""Token ids that the model learns to write, of texts."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
@@ -157,23 +156,3 @@ def check_languages(config: TrainConfig, clips: Iterable[Clip], processor: Proce
             place = next(mix.place(source) for source in mix.sources if source.name == origin.source)
             raise ModelError(f"{place}: {error}") from error
     prefix_tokens(config, processor)
-
-
-def write_labels(folder: Path, role: str, labels: Labels) -> None:
-    """Keep labels of a split for `map_labels`."""
-    import numpy as np
-
-    for field in dataclasses.fields(labels):
-        np.save(folder / f"{role}.{field.name}.npy", getattr(labels, field.name))
-
-
-def map_labels(folder: Path, role: str) -> Labels:
-    """Labels that were written once; all processes of the machine share them."""
-    import numpy as np
-
-    # As plain arrays, which Ray shares between processes.
-    arrays = {
-        field.name: np.asarray(np.load(folder / f"{role}.{field.name}.npy", mmap_mode="r"))
-        for field in dataclasses.fields(Labels)
-    }
-    return Labels(**arrays)

@@ -1,8 +1,8 @@
 """Data ready for training: features on disk, shared by every process through memory mapping, and labels.
 
 Features are computed once for all trials and experiments with the same data and feature extractor. How texts
-are written (case, punctuation, language) does not touch them: labels are made when the data is prepared, and once for
-each other way to write them that a search tries.
+are written (case, punctuation, language) does not touch them: labels are made when the data is prepared, and by each
+trial that writes them in another way (5 s for 100,000 clips).
 """
 
 from __future__ import annotations
@@ -16,18 +16,27 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import TEXT_SETTINGS, TrainConfig
+from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE
-from trainer.data.cache import found_or_built, read_complete, unfinished
+from trainer.data.cache import found_or_built, is_complete, unfinished
 from trainer.data.clips import Clip, ClipTable, Drop, check_drops, check_usable, count_by_reason, load_clips
 from trainer.data.columns import PLAIN, Origin
-from trainer.data.feature_store import WAVEFORMS, build_features, estimated_bytes, features_key, read_index
+from trainer.data.feature_store import (
+    FEATURES,
+    WAVEFORMS,
+    build_features,
+    estimated_bytes,
+    features_key,
+    needed_file,
+    read_index,
+    shard_file,
+)
 from trainer.data.kept_splits import encode_splits
-from trainer.data.labels import TOO_LONG_TEXT, Labels, check_languages, make_labels, map_labels, write_labels
+from trainer.data.labels import TOO_LONG_TEXT, Labels, check_languages, make_labels
 from trainer.data.parallel import check_main_guard
 from trainer.errors import DataError
 from trainer.files import nearest_folder
-from trainer.model.processor import Processor, load_processor, window_seconds
+from trainer.model.processor import load_processor, window_seconds
 from trainer.model.whisper import load_model_config
 
 if TYPE_CHECKING:
@@ -54,37 +63,25 @@ class Origins:
         return [self.kinds[number].source for number in self.numbers]
 
     @classmethod
-    def of(cls, clips: Sequence[Clip], index: Mapping[str, Any]) -> Origins:
-        """Those of the clips of which an index is made."""
+    def of(cls, clips: Sequence[Clip]) -> Origins:
+        """Those of some clips."""
         import numpy as np
 
-        kinds = {clip.origin: None for clip in clips}
-        if len(kinds) < 2:
-            return cls(tuple(kinds) or (PLAIN,), np.zeros(len(index["text"]), np.uint16))
-        places = {origin: number for number, origin in enumerate(kinds)}
-        found = [places[clips[position].origin] for position in clip_positions(clips, index)]
-        return cls(tuple(kinds), np.array(found, np.uint16))
-
-
-def clip_positions(clips: Sequence[Clip], index: Mapping[str, Any]) -> list[int]:
-    """Where in `clips` each clip of an index of them is: in the same order, without those that have no features."""
-    kept = list(zip(map(str, index["name"]), map(str, index["text"]), strict=True))
-    positions: list[int] = []
-    for position, clip in enumerate(clips):
-        if len(positions) < len(kept) and kept[len(positions)] == (clip.name, clip.text):
-            positions.append(position)
-    return positions
+        kinds = {origin: number for number, origin in enumerate(dict.fromkeys(clip.origin for clip in clips))}
+        numbers = np.fromiter((kinds[clip.origin] for clip in clips), np.uint16, len(clips))
+        return cls(tuple(kinds) or (PLAIN,), numbers)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PreparedSplit:
     """The usable clips of one split; positions run from 0 to `len(split) - 1`."""
 
-    path: Path
-    """Of the features."""
+    folder: Path
+    """With the features."""
+    role: str
     n_mels: int
     index: Mapping[str, Any]
-    """Columns as `build_features` writes them, and `origin`, of all clips that have features."""
+    """Columns as `read_index` gives them, and `origin`, of all clips that have features."""
     all_labels: Labels
     """Of those of them that can be used."""
 
@@ -97,16 +94,20 @@ class PreparedSplit:
         return len(self)
 
     @functools.cached_property
-    def _mapped(self) -> np.ndarray:
+    def _maps(self) -> dict[tuple[str, int], np.ndarray]:
+        return {}
+
+    def _mapped(self, kind: str, i: int, length: int) -> np.ndarray:
+        """So many values of clip `i` in the file of its shard."""
         import numpy as np
 
-        return np.memmap(self.path, dtype=np.float16, mode="r")
-
-    @functools.cached_property
-    def _waveforms(self) -> np.ndarray:
-        import numpy as np
-
-        return np.memmap(self.path.with_name(WAVEFORMS), dtype=np.int16, mode="r")
+        key = kind, int(self._get("shard", i))
+        if key not in self._maps:
+            path = shard_file(self.folder, self.role, key[1], kind)
+            number = np.float16 if kind == FEATURES else np.int16
+            self._maps[key] = np.memmap(path, dtype=number, mode="r")
+        start = self._get(kind, i)
+        return self._maps[key][start : start + length]
 
     def __getstate__(self) -> dict[str, Any]:
         # Pickling the maps would copy the whole files; the other process maps them itself.
@@ -114,8 +115,8 @@ class PreparedSplit:
 
     def features(self, i: int) -> np.ndarray:
         """float16 (n_mels, frames) of clip `i` without the silence up to the window: a read-only view."""
-        offset, frames = self._get("offset", i), self._get("frames", i)
-        return self._mapped[offset : offset + self.n_mels * frames].reshape(self.n_mels, frames)
+        frames = self.frames(i)
+        return self._mapped(FEATURES, i, self.n_mels * frames).reshape(self.n_mels, frames)
 
     def fill(self, i: int) -> float:
         """The constant of all later frames of clip `i`, for `pad_features`."""
@@ -133,9 +134,8 @@ class PreparedSplit:
         """
         import numpy as np
 
-        start, scale = self._get("start", i), self._get("scale", i)
-        stored = self._waveforms[start : start + self.samples(i)]
-        waveform: np.ndarray = np.multiply(stored, scale, dtype=np.float32)
+        stored = self._mapped(WAVEFORMS, i, self.samples(i))
+        waveform: np.ndarray = np.multiply(stored, self._get("scale", i), dtype=np.float32)
         return waveform
 
     def labels(self, i: int) -> list[int]:
@@ -171,15 +171,6 @@ class PreparedSplit:
     def audio(self, i: int) -> int:
         """What stands for the content of clip `i`'s audio file, whatever its name is: `audio_key` of it."""
         return int(self._get("audio", i))
-
-    def audio_keys(self, clips: Sequence[Clip]) -> list[int]:
-        """The same of clips of which this split is made, in their order; 0 where they have no features."""
-        found = [0] * len(clips)
-        for key, position in zip(
-            self.index["audio"].tolist(), clip_positions(clips, self.index), strict=True
-        ):
-            found[position] = key
-        return found
 
     def origin(self, i: int) -> Origin:
         """Source, language and task of clip `i`, as far as they are its own."""
@@ -278,26 +269,25 @@ class PreparedData:
 
     def encode_splits(self, table: ClipTable) -> bytes:
         """The content of the file that keeps the splits of `table`, of which this data was made."""
-        audio = {
-            role: self.splits[role].audio_keys(clips) if role in self.splits else [0] * len(clips)
-            for role, clips in table.whole.items()
-        }
+        audio = {}
+        for role, clips in table.whole.items():
+            keys = dict[int, int]()
+            if role in self.splits:
+                index = self.splits[role].index
+                positions = zip(index["position"].tolist(), index["audio"].tolist(), strict=True)
+                keys = {id(table.splits[role][position]): key for position, key in positions}
+            audio[role] = [keys.get(id(clip), 0) for clip in clips]
         return encode_splits(table.whole, audio)
 
     @classmethod
     def of_split(cls, split: PreparedSplit) -> PreparedData:
         """Data of which nothing is trained on: `validation` alone is measured."""
         splits = {"train": split, "validation": split}
-        return cls(
-            split.path.parent, [], reused=True, splits=splits, drops=[], total=len(split), source_notes=[]
-        )
+        return cls(split.folder, [], reused=True, splits=splits, drops=[], total=len(split), source_notes=[])
 
     def moved_to(self, folder: Path) -> PreparedData:
         """The same data with its features in another folder, as on another machine."""
-        splits = {
-            role: dataclasses.replace(split, path=folder / split.path.name)
-            for role, split in self.splits.items()
-        }
+        splits = {role: dataclasses.replace(split, folder=folder) for role, split in self.splits.items()}
         return dataclasses.replace(self, folder=folder, splits=splits)
 
     def with_texts(self, config: TrainConfig) -> PreparedData:
@@ -312,47 +302,16 @@ class PreparedData:
         """
         processor = load_processor(config)
         longest = int(load_model_config(config).max_target_positions)
-        folder = self._labels_folder(config, processor, longest)
-        manifest, _ = found_or_built(
-            folder, functools.partial(self._write_labels, config, processor, longest)
-        )
         drops = [drop for drop in self.drops if drop.reason != TOO_LONG_TEXT]
-        drops += [Drop(**values) for values in manifest["drops"]]
-        splits = {
-            role: dataclasses.replace(split, all_labels=map_labels(folder, role))
-            for role, split in self.splits.items()
-        }
+        splits = {}
+        for role, split in self.splits.items():
+            labels, too_long = make_labels(config, processor, longest, split=role, index=split.index)
+            splits[role] = dataclasses.replace(split, all_labels=labels)
+            drops += too_long
         window = window_seconds(processor.feature_extractor)
         check_usable(config, drops, left={role: len(split) for role, split in splits.items()}, window=window)
         notes = check_drops(config, drops, total=self.total, window=window)
         return dataclasses.replace(self, notes=self.source_notes + notes, splits=splits, drops=drops)
-
-    def _labels_folder(self, config: TrainConfig, processor: Processor, longest: int) -> Path:
-        """Beside the features; named by the clips that have some and all that makes labels of their texts."""
-        vocabulary = processor.tokenizer.backend_tokenizer.to_str()
-        settings = [getattr(config, name) for name in ("language", "task", *TEXT_SETTINGS)]
-        digest = hashlib.sha256(json.dumps([LABELS_VERSION, self.folder.name, settings, longest]).encode())
-        digest.update(vocabulary.encode())
-        for split in self.splits.values():
-            origins = split.index["origin"]
-            digest.update(json.dumps([(kind.language, kind.task) for kind in origins.kinds]).encode())
-            digest.update(origins.numbers.tobytes())
-            digest.update(split.index["audio"].tobytes())
-        return self.folder.parent / f"labels-{digest.hexdigest()[:24]}"
-
-    def _write_labels(
-        self, config: TrainConfig, processor: Processor, longest: int, folder: Path
-    ) -> dict[str, Any]:
-        drops = []
-        for role, split in self.splits.items():
-            labels, dropped = make_labels(config, processor, longest, split=role, index=split.index)
-            write_labels(folder, role, labels)
-            drops += [dataclasses.asdict(drop) for drop in dropped]
-        return {"drops": drops}
-
-
-LABELS_VERSION = 2
-"""Part of the name: raise it whenever the same texts and settings would give other labels."""
 
 
 def prepare(
@@ -387,7 +346,7 @@ def is_prepared(config: TrainConfig, *, table: ClipTable | None = None, waveform
     """Whether all features that `prepare` computes are in the cache; raises as it does for data and model."""
     table = table or load_clips(config)
     folder = _features_folder(config, table, load_processor(config).feature_extractor)
-    return read_complete(folder, WAVEFORMS if waveforms and table.stream is None else None) is not None
+    return is_complete(folder, needed_file(table, waveforms))
 
 
 def tell_disk_needed(
@@ -438,23 +397,24 @@ def find_features(
     """
     extractor = load_processor(config).feature_extractor
     folder = _features_folder(config, table, extractor)
-    waveforms = waveforms and table.stream is None
+    needs = needed_file(table, waveforms)
     build = functools.partial(
         build_features,
         table=table,
         extractor=extractor,
-        waveforms=waveforms,
+        waveforms=needs is not None,
         on_progress=on_progress,
         workers=workers,
     )
-    manifest, reused = found_or_built(folder, build, needs=WAVEFORMS if waveforms else None)
-    splits, cancelled = {}, 0
+    reused = found_or_built(folder, build, needs=needs)
+    splits, drops, cancelled = {}, list[Drop](), 0
     for role, clips in table.splits.items():
-        index = read_index(folder, role)
-        index["origin"] = Origins.of(clips, index)
-        splits[role] = PreparedSplit(folder / f"{role}.f16", manifest["n_mels"], index, Labels.none())
+        index, dropped = read_index(folder, role)
+        index["origin"] = Origins.of([clips[position] for position in index["position"].tolist()])
+        splits[role] = PreparedSplit(folder, role, int(extractor.feature_size), index, Labels.none())
+        drops += dropped
         cancelled += int(index["cancelled"].sum())
-    drops = [Drop(**values) for values in manifest["drops"]] + table.drops
+    drops += table.drops
     notes = list(table.notes)
     if cancelled:
         clips_have = "1 clip has" if cancelled == 1 else f"{cancelled} clips have"

@@ -146,7 +146,7 @@ def _count_tokens(config: TrainConfig, limits: Limits, split: str, entries: Sequ
         "name": [entry.name for entry in entries],
         "text": [entry.text for entry in entries],
     }
-    index["origin"] = Origins.of([entry.clip for entry in entries], index)
+    index["origin"] = Origins.of([entry.clip for entry in entries])
     labels, drops = make_labels(config, limits.processor, limits.max_tokens, split=split, index=index)
     for row, tokens in zip(labels.rows.tolist(), labels.lengths().tolist(), strict=True):
         entries[row].tokens = tokens

@@ -31,7 +31,7 @@ from trainer.data.columns import (
 )
 from trainer.data.kept_splits import read_kept_splits
 from trainer.data.labels import check_languages, make_labels
-from trainer.data.prepared import PreparedSplit, clip_positions, find_features
+from trainer.data.prepared import PreparedSplit, find_features
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
 from trainer.data.splits import split_of_role, subset, told_of
 from trainer.data.text import has_words
@@ -272,7 +272,6 @@ def prepare_split(
             f"data={config.data!r}: no clip of the split {source.name!r} can be used; the first is "
             f"{drops[0].name}: {drops[0].detail}"
         )
-    positions = clip_positions(source.clips, index)
     told = check_drops(
         config, drops, total=len(source.clips), window=window_seconds(processor.feature_extractor)
     )
@@ -280,7 +279,7 @@ def prepare_split(
         source=source,
         model=config.model,
         prepared=dataclasses.replace(found.splits[_ROLE], all_labels=labels),
-        rows=[positions[row] for row in labels.rows.tolist()],
+        rows=index["position"][labels.rows].tolist(),
         drops=drops,
         notes=source.notes + told,
     )

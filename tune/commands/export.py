@@ -5,15 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainer.conversion.formats import CONVERTED, FORMATS, resolve_targets
 from tune.commands.options import Parser, add_storage
 from tune.util.errors import EXIT_FAILED, ConfigError, ModelError
 from tune.util.files import check_folder
-
-if TYPE_CHECKING:
-    from tune.export.formats import FormatsOutcome
 
 _EPILOG = """\
 The folder is a Hugging Face model with its model card. Every other --format is a folder of its own below it, with a
@@ -70,19 +66,6 @@ def export_parser() -> argparse.ArgumentParser:
         default="quick",
         help="clips that they are checked on: 32 of validation, or all of validation and test (default: quick)",
     )
-    onward = parser.add_argument_group("where it goes from there")
-    onward.add_argument(
-        "--push-to-hub",
-        metavar="REPO",
-        help="Hugging Face hub: NAME or NAMESPACE/NAME (later: tune-whisper push)",
-    )
-    onward.add_argument("--private", action="store_true", help="make the repository a private one")
-    onward.add_argument(
-        "--register",
-        metavar="NAME",
-        help="MLflow's registry: name of the model (later: tune-whisper register)",
-    )
-    onward.add_argument("--alias", metavar="ALIAS", help="name that this version takes over, as champion")
     other = parser.add_argument_group("a model that is there already")
     other.add_argument(
         "--from-model",
@@ -106,66 +89,53 @@ def _folder(text: str) -> Path:
 
 def export(words: list[str]) -> int:
     """Run `tune-whisper export`; returns the exit code, 1 where a format could not be made or drifted."""
-    problems = run(words).problems
+    problems = run(words)
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     return EXIT_FAILED if problems else 0
 
 
-def run(words: list[str]) -> FormatsOutcome:
-    """Export as the words ask for.
+def run(words: list[str]) -> list[str]:
+    """Export as the words ask for; a line for each format that could not be made, or drifted.
 
     Raises:
         ConfigError: options contradict each other, or a package is missing.
         ExperimentError: experiment, trial or checkpoint is not there, or the folder cannot be written.
-        HubError: the hub does not take it.
         ModelError: the model cannot be loaded.
-        TrackingError: MLflow does not take it.
         StorageError: the object store cannot be read.
     """
     options = export_parser().parse_args(words)
     _check_options(options)
     targets = resolve_targets(options.format, options.quantization)
     from tune.export.export import export_existing, export_trial
-    from tune.export.hub import check_hub, push_to_hub
-    from tune.registry.register import check_names, register
     from tune.runs.finish import find_finished
-    from tune.util.console import make_console, say
+    from tune.util.console import make_console
 
-    if options.register:
-        check_names(options.register, options.alias, name_option="--register")
-    repo = check_hub(options.push_to_hub, private=options.private) if options.push_to_hub else None
-    console = make_console()
+    console, every_clip = make_console(), options.check == "all"
     if options.from_model is not None:
-        return export_existing(
+        outcome = export_existing(
             options.from_model,
             options.output,
             console,
             targets=targets,
             data=options.data,
             language=options.language,
-            every_clip=options.check == "all",
+            every_clip=every_clip,
         )
-    outcome = export_trial(
-        options.storage,
-        options.experiment,
-        options.output,
-        options.trial,
-        console,
-        targets=targets,
-        every_clip=options.check == "all",
-        adapter=options.adapter,
-        point=options.point,
-        find=find_finished,
-    )
-    if options.register:
-        register(
-            options.output, options.storage, options.register, options.alias, console, find=find_finished
+    else:
+        outcome = export_trial(
+            options.storage,
+            options.experiment,
+            options.output,
+            options.trial,
+            console,
+            targets=targets,
+            every_clip=every_clip,
+            adapter=options.adapter,
+            point=options.point,
+            find=find_finished,
         )
-    if repo:
-        message = f"Export {options.output.name}"
-        say(console, push_to_hub(options.output, repo, private=options.private, message=message))
-    return outcome
+    return outcome.problems
 
 
 def _check_options(options: argparse.Namespace) -> None:
@@ -173,10 +143,9 @@ def _check_options(options: argparse.Namespace) -> None:
     existing = options.from_model is not None
     if existing and options.experiment is not None:
         raise ConfigError(f"--from-model goes without EXPERIMENT, got {options.experiment}; remove one")
-    if not existing and options.experiment is None:
-        raise ConfigError("the following arguments are required: EXPERIMENT; see tune-whisper export --help")
-    if not existing and options.output is None:
-        raise ConfigError("the following arguments are required: --output; see tune-whisper export --help")
+    for name, given in (("EXPERIMENT", options.experiment), ("--output", options.output)):
+        if not existing and given is None:
+            raise ConfigError(f"the following arguments are required: {name}; see tune-whisper export --help")
     converts = bool(set(options.format) - {"hf"})
     if existing and options.output is None and not converts:
         raise ConfigError("--from-model: give --format for what to make of it, or --output for a copy")
@@ -186,10 +155,6 @@ def _check_options(options: argparse.Namespace) -> None:
         "--trial": (options.trial, not existing, "EXPERIMENT, not with --from-model"),
         "--point": (options.point, not existing, "EXPERIMENT, not with --from-model"),
         "--adapter": (options.adapter or None, not existing, "EXPERIMENT, not with --from-model"),
-        "--push-to-hub": (options.push_to_hub, not existing, "EXPERIMENT (a folder: tune-whisper push)"),
-        "--register": (options.register, not existing, "EXPERIMENT (a folder: tune-whisper register)"),
-        "--private": (options.private or None, options.push_to_hub, "--push-to-hub"),
-        "--alias": (options.alias, options.register, "--register"),
         "--check all": (options.check == "all" or None, converts, "a --format that is converted"),
     }
     for option, (given, able, needed) in needs.items():
@@ -228,11 +193,9 @@ def push(words: list[str]) -> int:
     if not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "no such folder"
         raise ModelError(f"{arguments.folder}: {what}; give a folder that `tune-whisper export` wrote")
-    from tune.export.hub import check_hub, push_to_hub
+    from tune.export.hub import push_to_hub
     from tune.util.console import make_console, say
 
-    console = make_console()
-    repo = check_hub(arguments.repo, private=arguments.private)
-    url = push_to_hub(folder, repo, private=arguments.private, message=arguments.message)
-    say(console, f"pushed {arguments.folder} to {url}")
+    url = push_to_hub(folder, arguments.repo, private=arguments.private, message=arguments.message)
+    say(make_console(), f"pushed {arguments.folder} to {url}")
     return 0

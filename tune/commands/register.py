@@ -37,12 +37,10 @@ def register_parser() -> argparse.ArgumentParser:
 def register(words: list[str]) -> int:
     """Run `tune-whisper register`; returns the exit code, and raises as `tune.registry.register` does."""
     arguments = register_parser().parse_args(words)
-    from tune.registry.register import check_names
     from tune.registry.register import register as register_model
     from tune.runs.finish import find_finished
     from tune.util.console import make_console
 
-    check_names(arguments.name, arguments.alias)
     register_model(
         arguments.model,
         arguments.storage,

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from trainer.config import TrainConfig
 from trainer.conversion.decoding import read_decoding
 from trainer.model.adapters import export_adapter, has_adapter
 from trainer.model.pretrained import find_model, model_path
 from trainer.scoring.objectives import objective_name
-from trainer.scoring.translation import TRANSLATE
 from tune.experiments.models import SETTINGS_FILE, exported_settings, write_exported_settings
 from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
 from tune.experiments.settings_file import baseline_clips
@@ -132,7 +130,7 @@ def export_trial(
     of = f", the mean of {listed(trial.members)}," if trial.members else ""
     between = "" if point is None else " at a point between the base model and it"
     say(console, f"exported {role_of(trial.trial_id)} {trial.trial_id}{of}{between} to {output}")
-    _print_rates(console, rates, changed, translates=config.task == TRANSLATE)
+    _print_rates(console, rates, changed)
     on_all = saved.state.base_rates_for(trial)["clips"] == saved.state.base_rates["clips"]
     if point is None and on_all and "validation" not in changed and trial.best_value is not None:
         drift = abs(rates["validation"]["after"][saved.state.objective] - trial.best_value)
@@ -254,31 +252,19 @@ def _rates_of_search(saved: SavedExperiment, trial: TrialRecord) -> Rates:
     return rates
 
 
-def _print_rates(console: Console, rates: Rates, changed: Sequence[str], *, translates: bool) -> None:
-    """The table of error rates before and after."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    second = {"bleu": ("BLEU", "")} if translates else {"cer": ("CER", " %")}
-    columns = {objective_name(rates["validation"]["after"]): ("WER", " %"), **second}
-    table.add_column("split")
-    for head in (
-        "clips",
-        *(f"{name} {when}" for name, _ in columns.values() for when in ("before", "after")),
-    ):
-        table.add_column(head, justify="right")
+def _print_rates(console: Console, rates: Rates, changed: Sequence[str]) -> None:
+    """The rate that decides before and after, by split."""
+    objective = objective_name(rates["validation"]["after"])
     for split, pair in rates.items():
-        figures = [
-            "" if pair[when].get(rate) is None else f"{pair[when][rate]:.2f}{unit}"
-            for rate, (_, unit) in columns.items()
-            for when in ("before", "after")
-        ]
-        table.add_row(split, str(pair["after"]["clips"]), *figures)
-    console.print(table)
-    for split in changed:
-        say(
-            console,
-            f"warning: the {split} clips, texts or audio have changed since the search; both models were measured on "
-            f"the {rates[split]['after']['clips']:,} that are left of it",
-        )
+        before, after = (pair[when][objective] for when in ("before", "after"))
+        clips = pair["after"]["clips"]
+        say(console, f"{split}: WER {before:.2f} % before, {after:.2f} % after, on {clips:,} clips")
+        if split in changed:
+            say(
+                console,
+                f"warning: the {split} clips, texts or audio have changed since the search; both models were measured "
+                f"on the {clips:,} that are left of it",
+            )
 
 
 def export_existing(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from trainer.config import DataError
 from trainer.conversion.decoding import read_decoding
@@ -32,7 +31,7 @@ class FormatsOutcome:
     """What became of the formats that were asked for."""
 
     made: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    """Quantization and checks by format, of those whose folders are there."""
+    """Quantization and check, if there was one, by format, of those whose folders are there."""
     checks: list[FormatCheck] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)
     """A line for each format that could not be made, or drifted; its folder is not there."""
@@ -109,45 +108,38 @@ def _add(folder: Path, target: Target, checker: Checker | None, outcome: Formats
     shutil.rmtree(partial, ignore_errors=True)
     try:
         convert(target, folder, partial)
-        checks = checker.check(target, partial) if checker else []
-        outcome.checks += checks
-        problems = [problem for found in checks if (problem := found.problem)]
-        outcome.problems += problems
-        if not problems:
-            readme = format_readme(target, read_decoding(folder), checks)
-            (partial / "README.md").write_text(readme, encoding="utf-8")
-            partial.rename(folder / target.name)
-            outcome.made[target.name] = {
-                "quantization": target.quantization,
-                "checks": [found.to_dict() for found in checks],
-            }
+        check = checker.check(target, partial) if checker else None
+        if check is not None:
+            outcome.checks.append(check)
+            if check.problem:
+                outcome.problems.append(check.problem)
+                return
+        (partial / "README.md").write_text(format_readme(target, read_decoding(folder), check), "utf-8")
+        partial.rename(folder / target.name)
+        outcome.made[target.name] = {"quantization": target.quantization}
+        if check is not None:
+            outcome.made[target.name]["check"] = check.to_dict()
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def format_readme(target: Target, decoding: Decoding, checks: Sequence[FormatCheck]) -> str:
-    """The README of a format's folder, Markdown; without `checks` it says that nothing was checked."""
+def format_readme(target: Target, decoding: Decoding, check: FormatCheck | None) -> str:
+    """The README of a format's folder, Markdown; without `check` it says that nothing was checked."""
     from jinja2 import Template
 
     template = Template(_README.read_text(encoding="utf-8"), keep_trailing_newline=True)
     runtime = FORMATS[target.name].runtime
-    return str(template.render(target=target, runtime=runtime, decoding=decoding, checks=checks))
+    return str(template.render(target=target, runtime=runtime, decoding=decoding, check=check))
 
 
 def print_formats(outcome: FormatsOutcome, console: Console, where: Path) -> None:
-    """The checks as a table, and where the formats lie, below `where`."""
-    if outcome.checks:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        left = ("format", "weights", "runtime", "split")
-        for name in (*left, "clips", "WER", "in transformers", "same", "drift", "tolerance"):
-            table.add_column(name, justify="left" if name in left else "right")
-        for found in outcome.checks:
-            table.add_row(
-                *(found.format, found.quantization, FORMATS[found.format].runtime, found.split),
-                *(str(found.clips), f"{found.rate:.2f} %", f"{found.hf_rate:.2f} %"),
-                *(f"{found.same}/{found.clips}", f"{found.drift:+.2f}", f"± {found.tolerance:.2f}"),
-                style="red" if found.problem else None,
-            )
-        console.print(table)
+    """The checks, and where the formats lie, below `where`."""
+    for found in outcome.checks:
+        say(
+            console,
+            f"{found.format} ({found.quantization}): WER {found.rate:.2f} % in {FORMATS[found.format].runtime}, "
+            f"{found.hf_rate:.2f} % in transformers; {found.same}/{found.clips} the same; drift {found.drift:+.2f}, "
+            f"tolerance {found.tolerance:.2f}",
+        )
     for name in outcome.made:
         say(console, f"{FORMATS[name].runtime}: {where}/{name}, how to use it is in its README.md")

@@ -1,4 +1,4 @@
-"""An exported model on the Hugging Face hub: what could go wrong is found out before, what went wrong is one line."""
+"""An exported model on the Hugging Face hub; what went wrong is one line."""
 
 from __future__ import annotations
 
@@ -20,46 +20,6 @@ class HubError(UserError):
     """The hub cannot be reached, refuses, or asks for another name; tokens are never shown."""
 
 
-def check_hub(repo: str, *, private: bool = False) -> str:
-    """Find out whether a model can be pushed, before it is made: name, token, connection, permission.
-
-    Args:
-        repo: `NAME` or `NAMESPACE/NAME`; without a namespace it is the user's own.
-        private: whether only members shall see it.
-
-    Returns:
-        The whole `NAMESPACE/NAME`.
-
-    Raises:
-        HubError: it cannot.
-    """
-    from huggingface_hub import HfApi, constants, get_token
-    from huggingface_hub.errors import RepositoryNotFoundError
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
-
-    if get_token() is None:
-        raise HubError(f"hub model {repo}: no token for {constants.ENDPOINT}; {_LOG_IN}")
-    api = HfApi()
-    with _hub_errors(repo, "cannot be checked"):
-        validate_repo_id(repo)
-        me = api.whoami()
-        whole = repo if "/" in repo else f"{me['name']}/{repo}"
-        roles = {each["name"]: each.get("roleInOrg") for each in me.get("orgs", [])} | {me["name"]: "admin"}
-        if me.get("auth", {}).get("accessToken", {}).get("role") == "read":
-            raise HubError(f"hub model {whole}: the token may only read; {_LOG_IN}")
-        if roles.get(whole.split("/")[0], "read") == "read":
-            able = ", ".join(name for name, role in roles.items() if role != "read")
-            raise HubError(f"hub model {whole}: {me['name']} may not write there; may write in {able}")
-        with contextlib.suppress(RepositoryNotFoundError):  # it will be made
-            api.auth_check(whole, write=True)
-            if private and not api.model_info(whole).private:
-                raise HubError(
-                    f"hub model {whole}: is there already and public; make it private in its settings on the hub, "
-                    "or drop --private"
-                )
-    return whole
-
-
 def push_to_hub(folder: Path, repo: str, *, private: bool = False, message: str) -> str:
     """Upload a folder; what is there already and unchanged is not sent again.
 
@@ -68,8 +28,8 @@ def push_to_hub(folder: Path, repo: str, *, private: bool = False, message: str)
 
     Args:
         folder: an exported model.
-        repo: as `check_hub` returns it; made where it is not there.
-        private: only for a repository that is made.
+        repo: `NAME` or `NAMESPACE/NAME`, made where it is not there; without a namespace it is the user's own.
+        private: whether only members shall see it.
         message: the commits'.
 
     Returns:
@@ -78,26 +38,34 @@ def push_to_hub(folder: Path, repo: str, *, private: bool = False, message: str)
     Raises:
         HubError: it could not be done, with the command that tries again.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, constants, get_token
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
+    if get_token() is None:
+        raise HubError(f"hub model {repo}: no token for {constants.ENDPOINT}; {_LOG_IN}")
     if not sys.stderr.isatty():
         disable_progress_bars()
     api, card = HfApi(), folder / "README.md"
     again = f"; what was sent stays there, push again with: tune-whisper push {folder} {repo}"
-    with _hub_errors(repo, "was not pushed", again + (" --private" if private else "")):
+    with _hub_errors(repo, again + (" --private" if private else "")):
         url = api.create_repo(repo, private=private or None, exist_ok=True)
+        whole = url.repo_id
+        if private and not api.model_info(whole).private:
+            raise HubError(
+                f"hub model {whole}: is there already and public; make it private in its settings on the hub, or drop "
+                "--private"
+            )
         api.upload_folder(
-            repo_id=repo,
+            repo_id=whole,
             folder_path=folder,
             commit_message=message,
             ignore_patterns=[*_NEVER, card.name],
             delete_patterns=list(_WEIGHTS),
         )
         if card.is_file():
-            text = card.read_text(encoding="utf-8").replace(PLACE, repo)
+            text = card.read_text(encoding="utf-8").replace(PLACE, whole)
             api.upload_file(
-                repo_id=repo,
+                repo_id=whole,
                 path_or_fileobj=text.encode(),
                 path_in_repo=card.name,
                 commit_message=message,
@@ -106,7 +74,7 @@ def push_to_hub(folder: Path, repo: str, *, private: bool = False, message: str)
 
 
 @contextlib.contextmanager
-def _hub_errors(repo: str, what: str, again: str = "") -> Iterator[None]:
+def _hub_errors(repo: str, again: str) -> Iterator[None]:
     """Whatever the hub's client raises, as one line."""
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -125,4 +93,4 @@ def _hub_errors(repo: str, what: str, again: str = "") -> Iterator[None]:
             reason += f"; {_LOG_IN}" if status in (401, 403) else ""
         elif isinstance(inner, (no_answer, OSError)):
             reason = f"the hub cannot be reached ({reason})"
-        raise HubError(f"hub model {repo}: {what}: {reason}{again}") from error
+        raise HubError(f"hub model {repo}: was not pushed: {reason}{again}") from error

@@ -92,7 +92,6 @@ def model_card(
         runtimes={name: FORMATS[name].runtime for name in CONVERTED},
         data=short_source(config.data),
         hours={name: found / 3600 for name, found in seconds.items()},
-        cost=_cost(saved),
     )
     card.content = words(card.content, config.task)
     return card
@@ -156,10 +155,3 @@ def _license(source: str) -> dict[str, Any]:
 def _is_hub_id(source: str) -> bool:
     """Of a model or a data set; the path of a local folder would mean nothing on the hub."""
     return source.count("/") == 1 and not source.startswith(("/", ".", "~")) and not Path(source).exists()
-
-
-def _cost(saved: SavedExperiment) -> str:
-    """Time that all runs held their devices."""
-    resources, seconds = saved.settings.resources, sum(run.seconds for run in saved.state.runs)
-    each, device = (resources.gpus, "GPU") if resources.gpus else (resources.cpus, "CPU")
-    return f"{each * seconds / 3600:.2f} {device}-hours"

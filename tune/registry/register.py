@@ -35,6 +35,7 @@ from tune.util.files import read_object
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
+    from mlflow import MlflowClient
     from rich.console import Console
 
     from tune.experiments.storage import Storage
@@ -42,24 +43,6 @@ if TYPE_CHECKING:
 _LOADER = "tune_whisper_speech"
 _REQUIREMENTS = ("mlflow", "numpy", "silero-vad", "soundfile", "soxr", "torch", "transformers")
 """What the loader imports."""
-_TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
-
-
-def check_names(name: str, alias: str | None, *, name_option: str = "--name") -> None:
-    """Check both against the rules of MLflow's registry.
-
-    Raises:
-        ConfigError: one of them is not allowed.
-    """
-    if not re.fullmatch(r"[^/:]{1,256}", name) or not name.strip(". "):
-        raise ConfigError(
-            f"{name_option} {name!r}: must have 1 to 256 characters, no / and no :; a name such as whisper-be"
-        )
-    if alias is not None and not re.fullmatch(r"(?!(?i:latest|v\d+)$)[\w\-]{1,255}", alias):
-        raise ConfigError(
-            f"--alias {alias!r}: must have letters, digits, _ and - only, and not be latest or v1, v2, ...; "
-            "a name such as champion"
-        )
 
 
 def register(
@@ -74,23 +57,25 @@ def register(
 ) -> None:
     """Log an exported model as a pyfunc that takes audio files, register it, and say how it is loaded and served.
 
-    It is logged onto the run of its trial, or onto a run of its own where the store has none of that.
+    It belongs to the run of its trial, where the store has that. MLflow's store of this process is the model's from
+    then on.
 
     Args:
         model: the folder that was exported.
         storage: where its experiment may be.
-        name: of the registered model, which is made where there is none; `check_names` checks it beforehand.
+        name: of the registered model, which is made where there is none.
         alias: moved to the new version from whichever had it.
         console: where it is said.
         tracking_uri: the MLflow store; by default the experiment's, else MLFLOW_TRACKING_URI.
         find: finds the experiment.
 
     Raises:
-        ConfigError: no store is known.
+        ConfigError: no store is known, or the registry allows no such name or alias.
         ModelError: the folder holds no Whisper model.
         StorageError: the object store that holds the experiment cannot be read or written.
         TrackingError: the MLflow store cannot be reached, or refuses.
     """
+    _check_names(name, alias)
     evaluation = read_object(model / "evaluation.json")
     experiment, run_id, root = evaluation.get("experiment"), None, None
     folder = find(experiment, storage) if experiment in storage.names() else None
@@ -112,12 +97,14 @@ def register(
         client, experiment_id = open_store(uri, holder)
         if experiment_id is None:
             experiment_id = make_experiment(client, uri, holder, root)
-        from mlflow.exceptions import MlflowException
+        import mlflow
 
+        mlflow.set_tracking_uri(uri)
+        # A server answers when a file of gigabytes has reached its own store.
+        os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "600"
         try:
-            with _current_store(uri), _run(run_id, experiment_id, model.name):
-                address = _log(model, name, alias)
-        except cloud_errors(MlflowException) as error:
+            address = _log(client, model, name, alias, experiment_id, run_id)
+        except cloud_errors(mlflow.MlflowException) as error:
             reason = hide_password(first_line(error))
             raise TrackingError(f"MLflow store {shown}: cannot register {name} in it: {reason}") from error
         if folder is not None:
@@ -128,17 +115,42 @@ def register(
     say(console, f"serve    MLFLOW_TRACKING_URI={shlex.quote(shown)} {serve}")
 
 
-def _log(folder: Path, name: str, alias: str | None) -> str:
-    """Log a model onto the active run and register it; returns its `models:/` address."""
+def _check_names(name: str, alias: str | None) -> None:
+    """Check both by the rules of MLflow, which would refuse them only after it has taken all files."""
+    if not re.fullmatch(r"[^/:]{1,256}", name) or not name.strip(". "):
+        raise ConfigError(
+            f"--name {name!r}: must have 1 to 256 characters, no / and no :; a name such as whisper-be"
+        )
+    if alias is not None and not re.fullmatch(r"(?!(?i:latest|v\d+)$)[\w\-]{1,255}", alias):
+        raise ConfigError(
+            f"--alias {alias!r}: must have letters, digits, _ and - only, and not be latest or v1, v2, ...; "
+            "a name such as champion"
+        )
+
+
+def _log(
+    client: MlflowClient, folder: Path, name: str, alias: str | None, experiment_id: str, run_id: str | None
+) -> str:
+    """Log a model of a run, if the store has it, and register it; returns its `models:/` address."""
     import mlflow
+    from mlflow.entities import LoggedModelOutput
     from mlflow.models import ModelSignature
     from mlflow.types.schema import ColSpec, DataType, Schema
 
-    tags = _tags(folder)
+    tags, run = _tags(folder), None
+    with contextlib.suppress(mlflow.MlflowException):  # another store than the experiment's
+        run = client.get_run(run_id) if run_id else None
+    logged = client.create_logged_model(
+        experiment_id,
+        re.sub(r"[/:.%\"']", "-", name),
+        run.info.run_id if run else None,
+        tags,
+        run.data.params if run else None,
+    )
     with _files(folder) as files, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the signature is checked by tests, not by an example that is kept
-        logged = mlflow.pyfunc.log_model(
-            name=re.sub(r"[/:.%\"']", "-", name),
+        mlflow.pyfunc.log_model(
+            model_id=logged.model_id,
             loader_module=_LOADER,
             code_paths=[str(Path(__file__).with_name(f"{_LOADER}.py"))],
             data_path=str(files),
@@ -148,13 +160,14 @@ def _log(folder: Path, name: str, alias: str | None) -> str:
             pip_requirements=[
                 f"{each}=={importlib.metadata.version(each).split('+')[0]}" for each in _REQUIREMENTS
             ],
-            tags=tags,
         )
+    if run:
+        client.log_outputs(run.info.run_id, [LoggedModelOutput(logged.model_id, step=0)])
     with contextlib.redirect_stderr(io.StringIO()):  # it prints what we say ourselves
-        version = mlflow.register_model(logged.model_uri, name, tags=tags).version
+        version = mlflow.register_model(f"models:/{logged.model_id}", name, tags=tags).version
     if alias is None:
         return f"models:/{name}/{version}"
-    mlflow.MlflowClient().set_registered_model_alias(name, alias, version)
+    client.set_registered_model_alias(name, alias, version)
     return f"models:/{name}@{alias}"
 
 
@@ -197,41 +210,3 @@ def _files(folder: Path) -> Iterator[Path]:
             if path.is_file() and path.name not in (SETTINGS_FILE, SPLITS_FILE):
                 (links / path.name).symlink_to(path)
         yield links
-
-
-@contextlib.contextmanager
-def _current_store(uri: str) -> Iterator[None]:
-    """Make this MLflow's current store, with patience for large files."""
-    import mlflow
-
-    before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
-    timeout = os.environ.get(_TIMEOUT, "60")
-    mlflow.set_tracking_uri(uri)
-    # A server answers when a file of gigabytes has reached its own store.
-    os.environ[_TIMEOUT] = str(max(600, int(timeout)))
-    try:
-        yield
-    finally:
-        mlflow.set_tracking_uri(before)  # type: ignore[arg-type]  # None takes it back
-        os.environ[_TIMEOUT] = timeout
-
-
-@contextlib.contextmanager
-def _run(run_id: str | None, experiment_id: str, name: str) -> Iterator[None]:
-    """The run that is logged onto, active; a finished one stays as long as it was."""
-    import mlflow
-    from mlflow.exceptions import MlflowException
-
-    before = None
-    if run_id is not None:
-        with contextlib.suppress(MlflowException):  # not in this store
-            before = mlflow.get_run(run_id).info
-    if before is None or before.lifecycle_stage != "active":
-        with mlflow.start_run(experiment_id=experiment_id, run_name=name, tags={"role": "model"}):
-            yield
-        return
-    try:
-        with mlflow.start_run(run_id=run_id):
-            yield
-    finally:
-        mlflow.MlflowClient().set_terminated(before.run_id, before.status, before.end_time)

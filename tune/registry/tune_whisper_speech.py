@@ -33,14 +33,14 @@ class SpeechModel:
         """Transcripts of recordings.
 
         Args:
-            model_input: a table with one column, a list, or a single recording. Each is the content of a WAV, FLAC,
-                OGG or MP3 file of any sample rate, as bytes or as base64 text.
+            model_input: what MLflow makes of any request: a table whose only column has the content of a WAV, FLAC,
+                OGG or MP3 file of any sample rate in each row, as bytes or as base64 text.
             params: none are known.
 
         Raises:
             MlflowException: a recording cannot be decoded; over HTTP that is status 400.
         """
-        recordings = [_read(number, value) for number, value in enumerate(_values(model_input), start=1)]
+        recordings = [_read(number, value) for number, value in enumerate(model_input.iloc[:, 0], start=1)]
         return [self._transcribe(recording) for recording in recordings]
 
     def _transcribe(self, recording: np.ndarray) -> str:
@@ -77,19 +77,6 @@ def _speech(recording: np.ndarray, longest: int) -> list[tuple[int, int]]:
     return [(span["start"], span["end"]) for span in found]
 
 
-def _values(model_input: Any) -> list[Any]:
-    """The recordings of whatever MLflow makes of a request: a table, a mapping, a list, arrays of these, or one."""
-    if hasattr(model_input, "to_numpy"):
-        model_input = model_input.to_numpy()
-    if hasattr(model_input, "ravel"):
-        model_input = model_input.ravel().tolist()
-    if isinstance(model_input, dict):
-        model_input = list(model_input.values())
-    if not isinstance(model_input, list):
-        return [model_input]
-    return [value for each in model_input for value in _values(each)]
-
-
 def _read(number: int, value: Any) -> np.ndarray:
     """float32 (samples,), 16 kHz mono; raises `MlflowException`, which names the recording by its number."""
     import numpy as np
@@ -97,6 +84,8 @@ def _read(number: int, value: Any) -> np.ndarray:
     import soxr
     from mlflow.exceptions import MlflowException
 
+    if hasattr(value, "item"):  # of a request that names its columns
+        value = value.item()
     with contextlib.suppress(ValueError):  # no audio file is base64 text
         value = base64.b64decode(value, validate=True)
     try:

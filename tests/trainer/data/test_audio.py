@@ -43,7 +43,7 @@ def test_formats_and_channels(tmp_path: Path, kind: str, subtype: str, channels:
     assert np.array_equal(audio, read_audio(path.read_bytes()))
 
 
-@pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 32_000, 44_100, 48_000, 96_000])
+@pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 96_000])
 def test_rates(tmp_path: Path, rate: int) -> None:
     path = tmp_path / "clip.wav"
     soundfile.write(path, tone(1.0, rate=rate), rate, subtype="FLOAT")
@@ -53,18 +53,12 @@ def test_rates(tmp_path: Path, rate: int) -> None:
     # The same note, whatever the rate: apart from the ends and the noise.
     expected = tone(1.0)
     assert np.abs(audio - expected)[200:-200].max() < 0.12
+    assert rate != 16_000 or np.array_equal(audio, expected)
 
 
-def test_16_khz_mono_is_untouched(tmp_path: Path) -> None:
-    path = tmp_path / "clip.wav"
-    soundfile.write(path, tone(0.5), 16_000, subtype="FLOAT")
-    assert np.array_equal(read_audio(path), tone(0.5))
-
-
-@pytest.mark.parametrize("subtype", ["GSM610", "G721_32"])
-def test_telephone_recordings(tmp_path: Path, subtype: str) -> None:
+def test_telephone_recordings(tmp_path: Path) -> None:
     path = tmp_path / "call.wav"
-    soundfile.write(path, tone(140.0, rate=8_000), 8_000, subtype=subtype)  # two blocks
+    soundfile.write(path, tone(140.0, rate=8_000), 8_000, subtype="GSM610")  # many blocks
     audio = read_audio(path)
     assert abs(len(audio) - 140 * 16_000) < 1_000
     assert abs(pitch_of(audio) - 220) < 2
@@ -197,17 +191,6 @@ def test_rates_that_are_damage() -> None:
         content[24:28] = rate.to_bytes(4, "little")
         with pytest.raises(AudioError, match=f"announces {rate} samples a second"):
             read_audio(bytes(content), max_seconds=30)
-
-
-@pytest.mark.parametrize("more", [-1, 0, 1])
-def test_encoders_count_the_frames_of_an_mp3_differently(more: int) -> None:
-    """One more or less is no cut, and nothing is heard twice."""
-    content = encoded(2.0, "MP3")
-    place = content.index(b"Xing") + 8
-    told = int.from_bytes(content[place : place + 4], "big") + more
-    audio = read_audio(content[:place] + told.to_bytes(4, "big") + content[place + 4 :])
-    assert audio.size == pytest.approx(32_000, abs=600)
-    assert np.abs(audio[2_000:30_000] - tone(2.0)[2_000:30_000]).max() < 0.1
 
 
 def test_opus_is_decoded_at_its_own_rate() -> None:

@@ -5,45 +5,41 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from make_data import caches, examples, records, snapshot, write_clips, write_manifest
+from small_disks import mounted
 
-import trainer.data.cache
+import trainer.data.feature_store
 from trainer.config import TrainConfig
 from trainer.data.audio import AudioSource
-from trainer.data.prepared import PreparedData, prepare
+from trainer.data.prepared import PreparedData, is_prepared, prepare
 from trainer.errors import DataError
 
 
-@pytest.mark.parametrize("damage", ["cut", "longer", "waveforms", "index", "manifest", "gone", "empty"])
+@pytest.mark.parametrize(
+    "damage", ["train-00000.f16", "train-00000.i16", "train-00000.parquet", "manifest.json", "gone"]
+)
 def test_damaged_caches_are_rebuilt(config: TrainConfig, damage: str) -> None:
     data = prepare(config, waveforms=True)
     before = content(data)
-    features, index, manifest = (
-        data.folder / name for name in ("train.f16", "train.index.parquet", "manifest.json")
-    )
-    if damage == "cut":
-        os.truncate(features, features.stat().st_size - 2)
-    elif damage == "longer":
-        features.write_bytes(features.read_bytes() + b"..")
-    elif damage == "waveforms":
-        (data.folder / "train.i16").write_bytes(b"")
-    elif damage == "index":
-        damaged = bytearray(index.read_bytes())
+    if damage == "gone":
+        (data.folder / "test-00000.f16").unlink()
+    elif damage.endswith(".parquet"):
+        damaged = bytearray((data.folder / damage).read_bytes())
         damaged[len(damaged) // 2] ^= 255
-        index.write_bytes(damaged)
-    elif damage == "manifest":
-        manifest.write_text(manifest.read_text()[:-20])
-    elif damage == "gone":
-        features.unlink()
+        (data.folder / damage).write_bytes(damaged)
     else:
-        manifest.write_text("{}")
+        os.truncate(data.folder / damage, (data.folder / damage).stat().st_size - 2)
     again = prepare(config, waveforms=True)
     assert not again.reused
     assert content(again) == before
@@ -72,40 +68,18 @@ def test_two_at_once_without_locks(config: TrainConfig, monkeypatch: pytest.Monk
 
     outer = prepare(config, on_progress=build_the_same)
     assert snapshot(outer) == snapshot(inner[0])
-    assert [name for name in caches(config) if "labels" not in name] == [outer.folder.name]
+    assert caches(config) == [outer.folder.name]
 
 
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (errno.ENOSPC, r"do not fit \(No space left on device\); free some space"),
-        (errno.EACCES, "cannot be written"),
-    ],
-)
-def test_disk_full(config: TrainConfig, monkeypatch: pytest.MonkeyPatch, number: int, words: str) -> None:
+def test_disk_full(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(DataError, match=words) as caught:
+    with pytest.raises(DataError, match=r"do not fit \(No space left on device\); free some space") as caught:
         prepare(config)
     assert "\n" not in str(caught.value)
     assert caches(config) == []  # the room is given back
-
-
-@pytest.mark.skipif(
-    not Path("/dev/full").exists(), reason="this system has no /dev/full to fail like a full disk"
-)
-def test_a_really_full_disk(tmp_path: Path) -> None:
-    def build(folder: Path) -> dict[str, object]:
-        (folder / "first").write_text("fits")
-        with Path("/dev/full").open("wb") as file:
-            file.write(bytes(100_000))
-        return {}
-
-    with pytest.raises(DataError, match=r"do not fit \(No space left on device\)"):
-        trainer.data.cache.found_or_built(tmp_path / "key", build)
-    assert [path.name for path in tmp_path.iterdir()] == [".key.lock"]
 
 
 def test_cache_dir_that_is_a_file(config: TrainConfig, tmp_path: Path) -> None:
@@ -114,34 +88,44 @@ def test_cache_dir_that_is_a_file(config: TrainConfig, tmp_path: Path) -> None:
         prepare(config.replace(cache_dir=str(tmp_path / "file")))
 
 
+def test_a_cache_that_may_only_be_read(config: TrainConfig, tmp_path: Path) -> None:
+    """It serves all that is in it; what is not is one line."""
+    with mounted(tmp_path / "disk", "size=50m") as disk:
+        config = config.replace(cache_dir=str(disk / "cache"))
+        expected = snapshot(prepare(config))
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        assert snapshot(prepare(config)) == expected
+        assert prepare(config.replace(lowercase=True)).reused
+        with pytest.raises(DataError, match=r"cache_dir='.*': cannot be written \(Read-only file system\)"):
+            prepare(config, waveforms=True)
+
+
 def test_relative_cache_dir(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = prepare(config.replace(cache_dir="here/cache"))
     assert data.folder.parent == tmp_path / "here" / "cache"
 
 
-CLIPS, KILLED = 60, 40
+CLIPS, KILLED, SHARD = 60, 40, 8
 _CODE = """
-import json, os, signal, sys, time
+import json, os, signal, sys
 import trainer.data.feature_store
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 
 def at(done, total):
-    print(done, flush=True)
-    time.sleep({pause})
     if done == {killed}:
-        os.kill(os.getpid(), signal.{how})
+        os.kill(os.getpid(), signal.SIGKILL)
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
-trainer.data.feature_store._KEEP_SECONDS = 0
-data = prepare(TrainConfig(**json.loads(sys.argv[1])), at, workers={workers}, waveforms=True)
-print("reused" if data.reused else "built", flush=True)
+trainer.data.feature_store.SHARD_CLIPS = {shard}
+prepare(TrainConfig(**json.loads(sys.argv[1])), at, workers=2, waveforms=True)
 """
 
 
 @pytest.fixture
-def many(tmp_path: Path, processor_folder: Path) -> TrainConfig:
+def many(tmp_path: Path, processor_folder: Path, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
+    """Clips in several shards."""
+    monkeypatch.setattr(trainer.data.feature_store, "SHARD_CLIPS", SHARD)
     rows = examples(CLIPS)
     write_clips(tmp_path / "clips", rows)
     (tmp_path / "clips" / rows[8].file).write_bytes(b"no audio")
@@ -154,29 +138,6 @@ def many(tmp_path: Path, processor_folder: Path) -> TrainConfig:
     )
 
 
-def start(
-    config: TrainConfig, *, how: str = "SIGKILL", killed: int = KILLED, workers: int = 1, pause: float = 0
-) -> subprocess.Popen[str]:
-    """A process that computes features and waveforms, and is killed after so many clips."""
-    settings = {name: getattr(config, name) for name in ("model", "data", "cache_dir", "row_filter")}
-    code = _CODE.format(killed=killed, how=how, workers=workers, pause=pause)
-    return subprocess.Popen(
-        [sys.executable, "-c", code, json.dumps(settings)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-
-
-def run_killed(config: TrainConfig, how: str = "SIGKILL", workers: int = 1) -> Path:
-    """What it leaves, once every process is gone that holds its output open."""
-    process = start(config, how=how, workers=workers)
-    process.communicate(timeout=120)
-    assert process.returncode == -getattr(signal, how)
-    [left] = Path(config.cache_dir).glob(".*.unfinished")
-    return left
-
-
 @pytest.fixture
 def whole(many: TrainConfig, tmp_path: Path, heard: list[AudioSource]) -> PreparedData:
     """What comes of a run that nothing happens to."""
@@ -185,36 +146,52 @@ def whole(many: TrainConfig, tmp_path: Path, heard: list[AudioSource]) -> Prepar
     return data
 
 
-@pytest.mark.parametrize(("how", "workers"), [("SIGKILL", 2), ("SIGINT", 1)])
+def interrupted(config: TrainConfig, *, waveforms: bool) -> Path:
+    """What a run leaves that is interrupted among the training clips."""
+
+    def at(done: int, total: int) -> None:
+        if done == KILLED // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(config, at, waveforms=waveforms)
+    [left] = Path(config.cache_dir).glob(".*.unfinished")
+    return left
+
+
 def test_killed_half_way_it_goes_on_where_it_was(
-    many: TrainConfig, heard: list[AudioSource], whole: PreparedData, how: str, workers: int
+    many: TrainConfig, heard: list[AudioSource], whole: PreparedData
 ) -> None:
-    left = run_killed(many, how, workers=workers)
-    with (left / "journal.jsonl").open("a") as journal:
-        journal.write('{"rows": [[')  # killed while it was writing
+    settings = {name: getattr(many, name) for name in ("model", "data", "cache_dir", "row_filter")}
+    code = _CODE.format(killed=KILLED, shard=SHARD)
+    command = [sys.executable, "-c", code, json.dumps(settings)]
+    # It ends once every process is gone that holds its output open.
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL
+    [left] = Path(many.cache_dir).glob(".*.unfinished")
+    kept = sum(pq.read_metadata(path).num_rows for path in left.glob("*.parquet"))
+    assert KILLED - SHARD <= kept < KILLED
     data = prepare(many, waveforms=True)
-    # What was computed between the last line and the kill is lost.
-    assert CLIPS - KILLED <= len(heard) <= CLIPS - KILLED + 2
+    assert len(heard) == CLIPS - kept
     assert (content(data), data.drops) == (content(whole), whole.drops)
     assert not left.exists()
 
 
-@pytest.mark.parametrize("damage", ["train.f16", "journal.jsonl", "without waveforms"])
-def test_what_is_damaged_is_made_anew(
-    many: TrainConfig, heard: list[AudioSource], whole: PreparedData, damage: str
+def test_what_was_begun_with_or_without_waveforms(
+    many: TrainConfig, heard: list[AudioSource], whole: PreparedData
 ) -> None:
-    left = run_killed(many)
-    if damage == "without waveforms":
-        assert snapshot(prepare(many)) == snapshot(whole)
-    else:
-        file = left / damage
-        file.write_bytes(b"{\n" if damage == "journal.jsonl" else b"")
-        assert content(prepare(many, waveforms=True)) == content(whole)
-    assert len(heard) == CLIPS
+    interrupted(many, waveforms=True)
+    assert snapshot(prepare(many)) == snapshot(whole)
+    assert len(heard) < CLIPS + KILLED // 2
+    assert not is_prepared(many, waveforms=True), "some have theirs"
+    assert content(prepare(many, waveforms=True)) == content(whole)
+    shutil.rmtree(many.cache_dir)
+    interrupted(many, waveforms=False)
+    assert content(prepare(many, waveforms=True)) == content(whole)
 
 
 def test_what_nobody_went_on_with_goes_after_a_week(many: TrainConfig) -> None:
-    left = run_killed(many)
+    left = interrupted(many, waveforms=True)
     other = many.replace(row_filter="language=en")
     prepare(other)
     assert left.is_dir()
@@ -225,10 +202,14 @@ def test_what_nobody_went_on_with_goes_after_a_week(many: TrainConfig) -> None:
 
 
 def test_two_at_once(many: TrainConfig) -> None:
-    process = start(many, killed=-1, pause=0.05)
-    assert process.stdout is not None
-    assert process.stdout.readline().strip() == "1"
-    data = prepare(many)  # waits for the other
-    output, _ = process.communicate(timeout=300)
-    assert (process.returncode, output.split()[-1]) == (0, "built")
-    assert data.reused
+    begun = threading.Event()
+
+    def slowly(done: int, total: int) -> None:
+        begun.set()
+        time.sleep(0.02)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(prepare, many, slowly)
+        assert begun.wait(60)
+        assert prepare(many).reused  # waits for the other
+        assert not first.result().reused

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from make_data import ROWS, SHARED_DATA, caches, snapshot, write_processor
+from make_data import ROWS, caches, snapshot, write_processor
 
-import trainer.data.labels
-import trainer.data.parallel
 from trainer.config import TrainConfig
-from trainer.data.audio import AudioError, AudioSource, read_audio
+from trainer.data.audio import read_audio
 from trainer.data.feature_store import encode_waveform
 from trainer.data.features import FEATURE_TOLERANCE, extract_features, pad_features
 from trainer.data.prepared import PreparedData, PreparedSplit, is_prepared, prepare
@@ -69,7 +65,7 @@ def taught(split: PreparedSplit, config: TrainConfig) -> list[str]:
     return [tokenizer.decode(split.labels(i), skip_special_tokens=True) for i in range(len(split))]
 
 
-def test_text_settings_share_the_features(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_settings_share_the_features(config: TrainConfig) -> None:
     first = prepare(config)
     bare = config.replace(lowercase=True, remove_punctuation=True, language="de", learning_rate=1e-3, seed=5)
     other = prepare(bare)
@@ -79,7 +75,6 @@ def test_text_settings_share_the_features(config: TrainConfig, monkeypatch: pyte
     validation = other.splits["validation"]
     assert taught(validation, config) == [" 1.0", " quoted he said", " sentence number 10"]
     assert validation.text(1) == '"Quoted," he said'
-    monkeypatch.setattr(trainer.data.labels, "prepare_target", None)  # they are made once
     assert snapshot(first.with_texts(bare)) == snapshot(other)
 
 
@@ -114,18 +109,6 @@ def test_the_key_follows_what_shapes_features(config: TrainConfig, tmp_path: Pat
 def kept(data: PreparedData) -> list[np.ndarray]:
     split = data.splits["train"]
     return [split.waveform(i) for i in range(len(split))]
-
-
-def test_several_processes_give_the_same(config: TrainConfig) -> None:
-    """The spawned workers import torch: some seconds."""
-    seen: list[int] = []
-    alone = prepare(config, waveforms=True)
-    other = config.replace(cache_dir=config.cache_dir + "2")
-    many = prepare(other, on_progress=lambda done, _: seen.append(done), workers=2, waveforms=True)
-    assert seen == list(range(1, 13))
-    assert snapshot(many) == snapshot(alone)
-    for one, found in zip(kept(alone), kept(many), strict=True):
-        np.testing.assert_array_equal(one, found)
 
 
 def test_files_are_mapped_never_pickled_and_may_be_moved(config: TrainConfig, tmp_path: Path) -> None:
@@ -166,10 +149,7 @@ def test_waveforms_of_the_clips_that_can_be_used(
         np.testing.assert_array_equal(found, audio)  # of 16 bits
         assert split.samples(i) == len(audio)
         np.testing.assert_array_equal(extract_features(extractor, found)[0], split.features(i))
-    assert caches(config) == [
-        data.folder.name,
-        *(name for name in caches(config) if name.startswith("labels-")),
-    ]
+    assert caches(config) == [data.folder.name]
 
 
 @given(st.lists(st.integers(-32768, 32767), min_size=1), st.sampled_from([1.0, 2.0**-9, 2.0**6]))
@@ -186,41 +166,6 @@ def test_other_audio_has_15_bits_at_least(peak: float, count: int, seed: int) ->
     stored, scale = encode_waveform(audio)
     assert stored.dtype == np.int16
     assert np.abs(stored * np.float32(scale) - audio).max() <= peak * 2**-15
-
-
-def test_labels_of_features_that_were_made_anew(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clip that could not be read then can be now: labels that were kept are of other clips."""
-    config = config.replace(max_dropped_share=1.0)
-    original = trainer.data.parallel.decode_each
-
-    def decode_each(sources: Iterable[AudioSource], **values: float) -> Iterator[object]:
-        for number, (source, found) in enumerate(original(sources, **values)):
-            yield source, AudioError("unreadable_audio", "no network") if number == 1 else found
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer.data.parallel, "decode_each", decode_each)
-        fewer = prepare(config)
-    assert len(fewer.splits["train"]) == 5
-    shutil.rmtree(fewer.folder)
-    data = prepare(config)
-    assert data.folder == fewer.folder
-    texts = [row.text for row in ROWS if row.split == "train"]
-    assert taught(data.splits["train"], config) == [" " + " ".join(text.split()) for text in texts]
-
-
-def test_real_speech_with_whispers_own_vocabulary(tmp_path: Path) -> None:
-    data, model = SHARED_DATA / "speech_en_de", SHARED_DATA / "whisper_tiny_processor"
-    if not data.is_dir() or not model.is_dir():
-        pytest.skip(f"{data} or {model} is not here: the project's shared test data is absent")
-    config = TrainConfig(
-        data=str(data), model=str(model), cache_dir=str(tmp_path), language="de", max_train_clips=10
-    )
-    prepared = prepare(config.replace(max_eval_clips=3))
-    assert prepared.total == 16
-    assert not prepared.drops
-    ids = prepared.splits["train"].labels(0)
-    assert ids[:4] == [50258, 50261, 50359, 50363]
-    assert ids[-1] == 50257
 
 
 WITHOUT_GUARD = """

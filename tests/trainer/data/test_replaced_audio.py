@@ -44,15 +44,6 @@ def write_csv(place: Path, clips: Path) -> Path:
     return write_manifest(place / "rows.csv", rows)
 
 
-def write_structs(place: Path, clips: Path) -> Path:
-    """As `to_parquet` of datasets writes columns that were never decoded."""
-    rows = [
-        {"audio": {"bytes": None, "path": f"clips/{row.file}"}, "text": row.text, "split": row.split}
-        for row in ROWS
-    ]
-    return write_manifest(place / "structs.parquet", rows)
-
-
 def write_saved(place: Path, clips: Path) -> Path:
     from datasets import Dataset, Features, Value
 
@@ -92,9 +83,7 @@ def swap_folder(clips: Path) -> None:
     [
         (write_csv, rename_over),
         (write_csv, write_in_place),
-        (write_csv, swap_folder),
         (write_csv, swap_link),
-        (write_structs, write_in_place),
         (write_saved, swap_folder),
     ],
 )

@@ -128,7 +128,6 @@ def test_the_hub_reads_what_is_meant() -> None:
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        ("tiny.en", {"license": "apache-2.0", "base_model": "openai/whisper-tiny.en"}),
         ("large-v3-turbo", {"license": "mit", "base_model": "openai/whisper-large-v3-turbo"}),
         ("demo", {"license": "cc0-1.0"}),
         ("/data/models/mine", {"license": "unknown"}),
@@ -144,8 +143,7 @@ def test_the_hub_reads_what_is_meant() -> None:
     ],
 )
 def test_licence_of_the_base_model(model: str, expected: dict[str, str]) -> None:
-    language = None if model.endswith(".en") else "be"
-    found = metadata(card(config=CONFIG.replace(model=model, language=language)))
+    found = metadata(card(config=CONFIG.replace(model=model)))
     names = ("license", "license_name", "license_link", "base_model")
     assert {name: found[name] for name in names if name in found} == expected
 
@@ -178,7 +176,6 @@ def test_other_runtimes_are_told_of() -> None:
 SURE = {"after": AFTER | {"wer_interval": [22.0, 26.5]}, "before": BEFORE}
 WORSE = {"before": AFTER, "after": BEFORE}
 MANY = {"before": BEFORE | {"clips": 900}, "after": AFTER | {"clips": 900}}
-CPUS = dataclasses.replace(SETTINGS, resources=TrialResources(gpus=0.0, cpus=4.0, concurrent=2))
 ALONE: dict[str, Any] = {
     "settings": dataclasses.replace(SETTINGS, kind="training", space={}),
     "others": (),
@@ -215,16 +212,12 @@ HOURS = {"seconds": {"train": 23_400.0, "test": 8_100.0}}
         ({}, "- 3 texts are in train and in test"),
         ({"config": CONFIG.replace(lowercase=True)}, "the model learnt to write lower-cased"),
         ({"config": CONFIG.replace(row_filter="gender=female")}, "only rows with `gender=female`"),
-        ({}, "the model saw 6,000 samples"),
         ({}, "| `learning_rate` | 3.5e-05 |"),
         ({}, "run 004, the best of the search `fleurs-be` (2 trials)"),
-        ({}, "A search of 2 trials over up to 9,000 samples each"),
-        ({}, "It took 1.25 GPU-hours."),  # half a GPU for two and a half hours
-        ({"settings": CPUS}, "It took 10.00 CPU-hours."),
+        ({}, "Found by a search of 2 trials; the model saw 6,000 samples"),
         (ALONE, "the training `fleurs-be`."),
-        (ALONE, "One training, without a search. It took 1.00 GPU-hours."),
+        (ALONE, "Given to one training, without a search;"),
         (FINALISTS, "With 2 seeds its settings have a validation WER of 24.30 ± 0.28 %."),
-        (FINALISTS, "Finalists were trained again with other seeds, 1 times in all."),
     ],
 )
 def test_what_the_card_says(made_of: dict[str, Any], said: str) -> None:
@@ -234,7 +227,6 @@ def test_what_the_card_says(made_of: dict[str, Any], said: str) -> None:
 def test_what_is_not_known_is_not_said() -> None:
     assert "95 %" not in card() and "weight_decay" not in card()
     assert "may be chance" not in card(rates={"test": MANY})
-    assert "Optuna proposed" not in card(**ALONE)
 
 
 def made_search(storage: Path, config: TrainConfig) -> None:

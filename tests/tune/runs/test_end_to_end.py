@@ -210,11 +210,10 @@ print(count_errors([row["text"] for row in rows], texts).percent)
     assert (told["trial_id"], told["reported_validation_wer"]) == (best["run"], best["wer"])
     assert yaml.safe_load(card.split("---")[1])["pipeline_tag"] == "automatic-speech-recognition"
     assert "the code is in `ctranslate2/README.md`" in card
-    checks = {check["split"]: check for check in told["formats"]["ctranslate2"]["checks"]}
-    for split in ("validation", "test"):
-        check = checks[split]
-        assert check["hf_wer"] == pytest.approx(told["evaluations"][split]["after"]["wer"], abs=0.6)
-        assert abs(check["drift"]) <= check["tolerance"]
+    check = told["formats"]["ctranslate2"]["check"]
+    wers = [told["evaluations"][split]["after"]["wer"] for split in ("validation", "test")]
+    assert min(wers) - 0.6 <= check["hf_wer"] <= max(wers) + 0.6
+    assert abs(check["drift"]) <= check["tolerance"]
 
 
 def test_what_export_refuses(

@@ -37,8 +37,8 @@ SAMPLE = 64
 _ItemT = TypeVar("_ItemT")
 
 
-def keep_rows(folder: Path, rows: Mapping[str, Iterable[dict[str, Any]]]) -> dict[str, Any]:
-    """Write rows into a Parquet file for each split; a manifest for `found_or_built`."""
+def keep_rows(folder: Path, rows: Mapping[str, Iterable[dict[str, Any]]]) -> None:
+    """Write rows into a Parquet file for each split."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -57,7 +57,6 @@ def keep_rows(folder: Path, rows: Mapping[str, Iterable[dict[str, Any]]]) -> dic
             writer.write_table(pa.table(values, schema=writer.schema))
         if writer is not None:
             writer.close()
-    return {}
 
 
 def _kind(values: Sequence[Any], sound: Any) -> Any:
