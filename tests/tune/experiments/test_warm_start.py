@@ -152,7 +152,7 @@ def test_under_conditions_a_trial_is_taken_with_what_is_searched_for_it_here(tmp
         {"learning_rate": 1e-3, "group_by_length": True},
         {"learning_rate": 1e-3, "group_by_length": False, "dropout": 0.1},
     ]
-    Searcher(space_of(tmp_path, here), experiment="x", seed=0, records=Records(), earlier=found.trials)
+    Searcher(space_of(tmp_path, here), seed=0, records=Records(), earlier=found.trials)
 
 
 def test_on_other_data_the_base_model_is_the_measure(tmp_path: Path) -> None:

@@ -74,8 +74,8 @@ def behind_at_first(wer: float) -> list[TrialRecord]:
     return [made_trial(1, [wer, 20, 10]), *(made_trial(n, [38.0 + n], rate=1e-3 * n) for n in range(2, 10))]
 
 
-def finalists(first: Sequence[float], second: Sequence[float], **speeds: float) -> dict[str, Any]:
-    return {"repeats": {"001": first, "002": second}, "repeat_speeds": speeds}
+def finalists(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
+    return {"repeats": {"001": first, "002": second}}
 
 
 DROPS = [Drop("train", "a.wav", "too_long_audio", "31 s")]
