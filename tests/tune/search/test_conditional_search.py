@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_logs import folded
 from simulated_controller import Limits, Simulation
 from simulation import simulate_search
 
@@ -83,17 +82,6 @@ def test_both_branches_are_learned(search: Simulation) -> None:
     best = min(search.records.all(), key=lambda record: record.best_value or math.inf)
     assert best.best_value is not None
     assert best.best_value < 20.3
-
-
-@pytest.mark.parametrize("cut", [3, 9, 20])
-def test_a_search_that_was_cut_off_goes_on_as_the_unbroken_one(
-    space: SearchSpace, search: Simulation, cut: int
-) -> None:
-    first = run(space, cut)
-    again = run(space, 32 - cut, records=folded(first.records))
-    assert [record.config for record in again.records.all()] == [
-        record.config for record in search.records.all()
-    ]
 
 
 def test_a_branch_of_few_points_ends_no_search(tmp_path: Path) -> None:

@@ -89,22 +89,6 @@ def test_no_repeat_has_a_seed_that_a_finalist_was_trained_with() -> None:
     assert [config["seed"] for config in last.values()] == [0, 1], "no seed is above what a training takes"
 
 
-@pytest.mark.parametrize("space_seed", [None, 0, 1, 7])
-def test_a_seed_fixed_by_the_space_file_is_no_repeats(tmp_path: Path, space_seed: int | None) -> None:
-    """It goes before `--seed` in every training, so that `--seed` is not what repeats have to differ from."""
-    path = tmp_path / "space.yaml"
-    fixed = "" if space_seed is None else f"seed: {space_seed}\n"
-    path.write_text(f"{RATE}: {{type: float, low: 1.0e-4, high: 1.0e-2, log: true}}\n{fixed}")
-    storage = Storage.parse(str(tmp_path / "experiments"))
-    plan = make_plan(SearchRequest(space=str(path), trials=8, storage=storage, seed=6))
-    trained_with = 6 if space_seed is None else space_seed
-    assert plan.base.seed == trained_with
-    best = choose_finalists(trials(*[(9.0 + n, "completed") for n in range(8)]), 2)
-    settings = repeat_settings(best, 2, plan.base.seed)
-    assert list(settings) == ["001-r1", "002-r1", "001-r2", "002-r2"]
-    assert trained_with not in {plan.base.replace(**config).seed for config in settings.values()}
-
-
 def suggested(repeater: Repeater, *ray_ids: str) -> list[str | None]:
     configs = [repeater.suggest(ray_id) for ray_id in ray_ids]
     return [config and config[TRIAL_ID] for config in configs]
@@ -293,3 +277,19 @@ def test_a_verdict_is_the_same_each_time_and_plain() -> None:
         "mean_interval",
     }
     assert restored(Verdict, saved) == verdict
+
+
+@pytest.mark.parametrize("space_seed", [None, 0, 1, 7])
+def test_a_seed_fixed_by_the_space_file_is_no_repeats(tmp_path: Path, space_seed: int | None) -> None:
+    """It goes before `--seed` in every training, so that `--seed` is not what repeats have to differ from."""
+    path = tmp_path / "space.yaml"
+    fixed = "" if space_seed is None else f"seed: {space_seed}\n"
+    path.write_text(f"{RATE}: {{type: float, low: 1.0e-4, high: 1.0e-2, log: true}}\n{fixed}")
+    storage = Storage.parse(str(tmp_path / "experiments"))
+    plan = make_plan(SearchRequest(space=str(path), trials=8, storage=storage, seed=6))
+    trained_with = 6 if space_seed is None else space_seed
+    assert plan.base.seed == trained_with
+    best = choose_finalists(trials(*[(9.0 + n, "completed") for n in range(8)]), 2)
+    settings = repeat_settings(best, 2, plan.base.seed)
+    assert list(settings) == ["001-r1", "002-r1", "001-r2", "002-r2"]
+    assert trained_with not in {plan.base.replace(**config).seed for config in settings.values()}

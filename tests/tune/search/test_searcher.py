@@ -94,22 +94,6 @@ def test_states_values_and_samples_seen() -> None:
     assert search.trials[2].intermediate_values == {}
 
 
-def test_another_seed_proposes_otherwise() -> None:
-    def proposals(seed: int) -> list[Any]:
-        search = Search(lr_batch(), seed=seed)
-        found = []
-        for number in range(8):
-            record = search.begin(str(number))
-            found.append(record.config)
-            rate = record.config["learning_rate"]
-            assert 1e-4 <= rate == float(f"{rate:.6g}") <= 1e-2, "as people would write it"
-            search.measure(str(number), record, 900, 100 * rate, ends=True)
-        return found
-
-    assert proposals(1) == proposals(1)
-    assert proposals(1)[1:] != proposals(2)[1:]
-
-
 def test_no_settings_twice_and_an_end_when_all_were_tried(tmp_path: Path) -> None:
     search = Search(space_of(tmp_path, CHOICES))
     for name in "abcd":
@@ -182,22 +166,6 @@ POINT = {
 }
 
 
-def test_earlier_trials_may_lack_a_parameter() -> None:
-    partly = [
-        EarlierTrial({"learning_rate": 1e-3 * (1 + number / 10)}, [(100, 30.0 + number)], None)
-        for number in range(8)
-    ]
-    whole = [
-        EarlierTrial({**POINT, "warmup_ratio": number / 30}, [(900, 20.0)], 20.0 + number)
-        for number in range(8)
-    ]
-    search = Search(lr_batch(), earlier=[*partly, *whole])
-    for number in range(6):
-        record = search.begin(str(number))
-        assert set(record.config) == set(POINT)
-        search.measure(str(number), record, 900, 20.0, ends=True)
-
-
 def test_trials_stopped_early_are_learned_from_without_their_last_rungs(tmp_path: Path) -> None:
     """A trial far from the valley that had its whole budget is below a near one that was stopped at its first rung."""
     search = Search(
@@ -222,3 +190,19 @@ def test_each_trial_is_told_with_its_own_full_budget() -> None:
     records = [search.begin(name) for name in "abc"]
     budgets = [trial.user_attrs["budget"] for trial in search.trials]
     assert budgets == [100 * record.config["train_batch_size"] for record in records]
+
+
+def test_another_seed_proposes_otherwise() -> None:
+    def proposals(seed: int) -> list[Any]:
+        search = Search(lr_batch(), seed=seed)
+        found = []
+        for number in range(8):
+            record = search.begin(str(number))
+            found.append(record.config)
+            rate = record.config["learning_rate"]
+            assert 1e-4 <= rate == float(f"{rate:.6g}") <= 1e-2, "as people would write it"
+            search.measure(str(number), record, 900, 100 * rate, ends=True)
+        return found
+
+    assert proposals(1) == proposals(1)
+    assert proposals(1)[1:] != proposals(2)[1:]

@@ -60,18 +60,3 @@ def test_a_search_cut_after_any_evaluation_goes_on_as_the_unbroken_one(
     left = 24 - sum(record.status != "running" for record in records.all())
     second = simulate_search(lr_batch(), mixed, RUNGS, Limits(trials=left), records=records, **options)
     assert shown(second) == shown(unbroken)
-
-
-@pytest.mark.parametrize("cut", [7, 41])
-def test_a_search_of_four_at_a_time_loses_and_repeats_nothing(cut: int) -> None:
-    options: dict[str, Any] = {"seed": 7, "slots": 4, "baseline": 65.0}
-    first = simulate_search(lr_batch(), mixed, RUNGS, Limits(trials=40, evaluations=cut), **options)
-    records = folded(first.records)
-    before = {record.trial_id: record.config for record in records.all()}
-    left = 40 - sum(record.status != "running" for record in records.all())
-    second = simulate_search(lr_batch(), mixed, RUNGS, Limits(trials=left), records=records, **options)
-    after = {record.trial_id: record.config for record in second.records.all()}
-    assert list(after) == [f"{number:03d}" for number in range(1, 41)]
-    assert {number: after[number] for number in before} == before
-    assert len({repr(sorted(config.items())) for config in after.values()}) == 40
-    assert not second.records.running()
