@@ -144,6 +144,7 @@ def projected(trials: Sequence[FrozenTrial]) -> optuna.Study:
     }
     expected = dict(zip(curves, expected_ends(list(curves.values())), strict=True))
     worst = max(expected.values(), default=None)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     model = optuna.create_study(direction="minimize")
     for index, trial in enumerate(trials):
         value = worst if trial.state == TrialState.FAIL else expected.get(index)
