@@ -13,9 +13,8 @@ from tune.search.records import Records, TrialRecord
 from tune.search.scheduler import TIME_ATTRIBUTE, TRIAL_ID
 
 if TYPE_CHECKING:
+    import ray.tune.search
     from ray.tune.schedulers import TrialScheduler
-
-    from tune.search.searcher import Source
 
 
 class TrialFailure(Exception):  # noqa: N818  # what befell a trial, no mistake of the program
@@ -61,7 +60,6 @@ class Simulation:
     """What a simulated search came to."""
 
     records: Records
-    searcher: Source
     timeline: list[Found]
     """Trials that came to the full budget, in that order."""
     samples: float
@@ -93,7 +91,7 @@ class SimulatedController:
 
     def __init__(
         self,
-        searcher: Source,
+        searcher: ray.tune.search.Searcher,
         scheduler: TrialScheduler,
         records: Records,
         curve: Curve,
@@ -216,4 +214,4 @@ class SimulatedController:
 
     def result(self) -> Simulation:
         """What came of it."""
-        return Simulation(self.records, self.searcher, self.timeline, self.samples(self._now))
+        return Simulation(self.records, self.timeline, self.samples(self._now))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import ray.tune.schedulers
 from simulated_controller import Curve, Limits, SimulatedController, Simulation
 
+from tune.runs.ray_tune import RaySearcher
 from tune.search.records import Records
 from tune.search.scheduler import TRIAL_ID, Judge
 from tune.search.searcher import Searcher
@@ -53,8 +54,8 @@ def simulate_search(
             record.add_evaluation(result, stop)
             return str(self.CONTINUE if stop is None else self.STOP)
 
-    searcher = Searcher(space, experiment="simulation", seed=seed, records=records)
-    controller = SimulatedController(searcher, Scheduler(), records, curve, rungs, seed, True)
+    searcher = Searcher(space, seed=seed, records=records)
+    controller = SimulatedController(RaySearcher(searcher), Scheduler(), records, curve, rungs, seed, True)
     controller.run(slots, limits)
     return controller.result()
 

@@ -1,9 +1,8 @@
 """Photograph a page of `tune-whisper report`.
 
-`python docs/screenshot_report.py PAGE.html TOP.png MIDDLE.png PHONE.png`: TOP.png gets the result and the advice,
-MIDDLE.png the pictures of search and settings, both as they are on a wide screen in light colours; PHONE.png the first
-half of the page as it is on a phone, in dark ones. Needs Chromium and its driver; fails where the page asks the network
-for anything, writes to the console or is wider than the screen.
+`python docs/screenshot_report.py PAGE.html REPORT.png`: REPORT.png gets the result and the advice as they are on a
+wide screen in light colours. Needs Chromium and its driver; fails where the page, there or on a phone in dark colours,
+asks the network for anything, writes to the console or is wider than the screen.
 """
 
 from __future__ import annotations
@@ -66,18 +65,18 @@ def look(browser: webdriver.Chrome, page: Path, width: int, *, dark: bool = Fals
     )
 
 
-def photograph(
-    browser: webdriver.Chrome, picture: Path, *, start: str | None = None, end: str | None = None
-) -> None:
-    """Save the open page, or what is from one heading to above another."""
+def photograph(browser: webdriver.Chrome, picture: Path, *, end: str | None = None) -> None:
+    """Save the open page, or what is above one heading."""
     width, height = browser.execute_script(
         "return [document.documentElement.clientWidth, document.documentElement.scrollHeight]"
     )
-    top, bottom = (
-        0 if start is None else _height_of(browser, start),
-        height if end is None else _height_of(browser, end),
-    )
-    clip = {"x": 0, "y": top, "width": width, "height": bottom - top, "scale": 1}
+    clip = {
+        "x": 0,
+        "y": 0,
+        "width": width,
+        "height": height if end is None else _height_of(browser, end),
+        "scale": 1,
+    }
     shot = {"format": "png", "captureBeyondViewport": True, "clip": clip}
     picture.write_bytes(base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", shot)["data"]))
 
@@ -98,7 +97,7 @@ def _logged(browser: webdriver.Chrome, kind: str) -> list[Any]:
 
 def main(words: list[str]) -> int:
     """Run the script; the exit code says whether the page is as it must be."""
-    if len(words) != 4:
+    if len(words) != 2:
         raise SystemExit(__doc__)
     page, wrong = Path(words[0]).absolute(), []
     with chromium(DESKTOP, 1000, logged=True) as browser:
@@ -109,10 +108,7 @@ def main(words: list[str]) -> int:
                 wrong.append(f"{seen.too_wide} pixels too wide at {width}")
             if width == DESKTOP:
                 photograph(browser, Path(words[1]), end="What was searched")
-                photograph(browser, Path(words[2]), start="How the search went", end="All settings at once")
-            else:
-                photograph(browser, Path(words[3]), end="What the settings did")
-    print("\n".join(wrong) or f"{', '.join(words[1:])}: no requests, no messages, not too wide")
+    print("\n".join(wrong) or f"{words[1]}: no requests, no messages, not too wide")
     return 1 if wrong else 0
 
 

@@ -106,7 +106,6 @@ def write_experiment(
     space: str = "lr_batch",
     asked: int | None = None,
     repeats: Mapping[str, Sequence[float]] | None = None,
-    repeat_speeds: Mapping[str, float] | None = None,
     base_clips: bool = False,
     validation: int = CLIPS,
     gpus: float = 1.0,
@@ -125,7 +124,6 @@ def write_experiment(
         space: packaged, or a file.
         asked: trials that were asked for; as many as there are.
         repeats: finalists, with a WER for each seed.
-        repeat_speeds: samples a second of each finalist's repeats, where it matters.
         base_clips: whether the base model's errors by clip are kept.
         validation: how many clips the WERs are measured on.
         gpus: what each trial holds; none is CPUs.
@@ -174,7 +172,7 @@ def write_experiment(
         _tell(log, clock, trial, opened=state != "finished" and trial is trials[-1])
     if state == "finished":
         log.append(TrialsOver())
-        _repeat(plan, log, clock, repeats, repeat_speeds or {})
+        _repeat(plan, log, clock, repeats)
         if compare(experiment):
             measure_average(experiment, _worse_mean, print)
         choose_export(experiment, print)
@@ -277,7 +275,6 @@ def _repeat(
     log: ExperimentLog,
     clock: _Clock,
     repeats: Mapping[str, Sequence[float]],
-    speeds: Mapping[str, float],
 ) -> None:
     made = []
     for trial_id, wers in repeats.items():
@@ -289,7 +286,6 @@ def _repeat(
             record.trial_id = f"{trial_id}-r{seed}"
             record.config = {**trial.config, "seed": seed}
             _finish(plan, record)
-            record.samples_per_second = speeds.get(trial_id)
             made.append(record)
     if made:
         planned = {record.trial_id: record.config for record in made}

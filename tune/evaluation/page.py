@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.hallucinations import SIGNS
@@ -21,21 +19,15 @@ from tune.evaluation.tables import (
     verdict,
     without_error,
 )
-from tune.pages.figures import BLUE, MUTED, ORANGE, Picture, label, new_figure, pointed, rows_axis, whiskers
 from tune.pages.page import Cell, render_page
 from tune.util.console import clock
 
 if TYPE_CHECKING:
-    from trainer.scoring.scores import Group, Scores
+    from trainer.scoring.scores import Scores
     from tune.evaluation.evaluation import EvaluationResult
 
 _MOST_SIGNS = 12
 _WORST = 30
-_MOST_ERRORS = 8
-_MOST_GROUPS = 20
-_LABEL_LETTERS = 24
-_COLOURS = (BLUE, ORANGE)
-"""Of the model and of the baseline."""
 _KINDS = {"substitute": "written for another", "delete": "left out", "insert": "added"}
 
 
@@ -44,15 +36,9 @@ def evaluation_page(result: EvaluationResult) -> str:
     scores, config = result.scores, result.plan.config
     against = f" against {scores.baseline.model}" if scores.baseline else ""
     counted = f"normaliser {scores.normalizer.name}, counted in {scores.normalizer.unit}"
-    counted = "translations" if scores.translates else counted
     lead = (
         f"on {config.data}, split {result.split}, language {config.language}: {len(scores.reference):,} clips, "
-        f"{clock(sum(scores.reference.seconds))} of audio · "
-        + (
-            "translations"
-            if scores.translates
-            else f"normaliser {scores.normalizer.name}, counted in {scores.normalizer.unit}"
-        )
+        f"{clock(sum(scores.reference.seconds))} of audio · {'translations' if scores.translates else counted}"
     )
     told = verdict(scores) if scores.baseline else ""
     return render_page(
@@ -68,11 +54,7 @@ def evaluation_page(result: EvaluationResult) -> str:
         baseline=scores.baseline.model if scores.baseline else "",
         rates=[[Cell(name, "nowrap"), *cells] for name, *cells in rate_rows(scores)],
         errors=error_rows(scores),
-        spread=None if scores.translates else draw_spread(scores),
-        groups=[
-            (column, draw_groups(column, groups, scores), group_rows(groups))
-            for column, groups in scores.groups.items()
-        ],
+        groups=[(column, group_rows(groups)) for column, groups in scores.groups.items()],
         frequent=[
             [said or "–", written or "–", _KINDS[kind], str(times)]
             for kind, said, written, times in scores.model.frequent()
@@ -157,69 +139,3 @@ def _method(result: EvaluationResult) -> list[str]:
     if dropped:
         items.append(f"Left out: {dropped}.")
     return items + [note for note in result.notes if not note.startswith("WARNING: ")]
-
-
-def draw_spread(scores: Scores) -> Picture:
-    """Clips by the number of errors in them, of one or two models."""
-    sizes = [*map(str, range(_MOST_ERRORS)), f"{_MOST_ERRORS}+"]
-    figure = new_figure(
-        xaxis={"title": {"text": "errors in a clip"}, "type": "category", "showgrid": False},
-        yaxis={"title": {"text": "clips, %"}},
-        showlegend=scores.baseline is not None,
-        bargap=0.25,
-    )
-    without = []
-    for model, colour in zip(scores.models, _COLOURS, strict=False):
-        counts = model.decides
-        errors = [min(int(number), _MOST_ERRORS) for number in counts.errors[counts.lengths > 0]]
-        shares = [100.0 * errors.count(size) / len(errors) for size in range(max(errors, default=0) + 1)]
-        without.append(shares[0])
-        told = [
-            f"{share:.1f} % of the clips have {size} errors"
-            for size, share in zip(sizes, shares, strict=False)
-        ]
-        figure.add_bar(
-            x=sizes[: len(shares)],
-            y=shares,
-            marker={"color": colour},
-            name=label(model.model, _LABEL_LETTERS),
-            **pointed([f"{model.model}: {text}" for text in told]),
-        )
-    caption = f"{without[0]:.0f} % of the clips have no error at all"
-    if scores.baseline is not None:
-        caption += f", with {scores.baseline.model} {without[1]:.0f} %"
-    return Picture("spread", f"{caption}.", figure, 290)
-
-
-def draw_groups(column: str, groups: Sequence[Group], scores: Scores) -> Picture:
-    """The main rate of each group with its interval."""
-    shown, overall = groups[:_MOST_GROUPS], scores.model.rates[scores.objective].percent
-    figure = new_figure(
-        xaxis={"title": {"text": f"{scores.main_rate}, %"}, "rangemode": "tozero"},
-        yaxis=rows_axis([f"{label(group.value, _LABEL_LETTERS)} ({len(group.rows):,})" for group in shown]),
-        showlegend=scores.baseline is not None,
-    )
-    figure.add_vline(x=overall, line={"color": MUTED, "width": 1})
-    for model, colour, side in zip(scores.models, _COLOURS, (-1, 1), strict=False):
-        rates = [group.rate if model is scores.model else group.baseline for group in shown]
-        found = [(place, rate) for place, rate in enumerate(rates) if rate is not None]
-        percents = [rate.percent for _, rate in found]
-        figure.add_scatter(
-            x=percents,
-            y=[place + side * (0.13 if scores.baseline else 0.0) for place, _ in found],
-            mode="markers",
-            marker={"color": colour, "size": 9},
-            error_x=whiskers(percents, [rate.interval or (rate.percent, rate.percent) for _, rate in found]),
-            name=label(model.model, _LABEL_LETTERS),
-            **pointed(
-                [
-                    f"{model.model}, {shown[place].value}: {rate.percent:.2f} %, {between(rate.interval)}"
-                    for place, rate in found
-                ]
-            ),
-        )
-    name = "by-" + (re.sub(r"[^a-z0-9]+", "-", column.lower()).strip("-") or "column")
-    caption = (
-        f"{scores.main_rate} by {column} with 95 % intervals; the line is {scores.model.model} on all clips."
-    )
-    return Picture(name, caption, figure, 110 + 32 * len(shown))

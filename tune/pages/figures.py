@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import textwrap
-from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -100,23 +99,3 @@ def tip(text: str) -> str:
 def pointed(texts: list[str]) -> dict[str, Any]:
     """Properties of a trace that shows these texts where one points, and nothing else."""
     return {"hoverinfo": "text", "hovertext": [tip(text) for text in texts]}
-
-
-def rows_axis(names: Sequence[str]) -> dict[str, Any]:
-    """An axis of rows, the first name on top."""
-    places = list(range(len(names)))
-    return {
-        "tickvals": places,
-        "ticktext": list(names),
-        "range": [len(names) - 0.4, -0.6],
-        "showgrid": False,
-        "showline": False,
-        "ticks": "",
-    }
-
-
-def whiskers(values: Sequence[float], ends: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """Intervals around values, as plotly's error bars; one with both ends at its value is not seen."""
-    pairs = list(zip(values, ends, strict=True))
-    upper, lower = [high - value for value, (_, high) in pairs], [value - low for value, (low, _) in pairs]
-    return {"array": upper, "arrayminus": lower, "thickness": 2, "width": 4}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.scoring.alignment import ClipErrors
@@ -16,10 +14,10 @@ from tune.experiments.folder import EXPERIMENT_FILE
 from tune.experiments.opened import LOCK_FILE
 from tune.experiments.results import how_it_ended
 from tune.experiments.saved import SavedExperiment, load_saved
-from tune.experiments.settings_file import DROPPED_FILE, baseline_clips
+from tune.experiments.settings_file import baseline_clips
 from tune.report.scales import Scale, scale_of
-from tune.search.finalists import Verdict, choose_finalists
-from tune.search.records import TrialRecord, trial_of
+from tune.search.finalists import Verdict
+from tune.search.records import TrialRecord
 from tune.util.console import short_source
 from tune.util.errors import ExperimentError
 from tune.util.files import is_locked
@@ -38,8 +36,6 @@ class Experiment(SavedExperiment):
     """A search, or a single training; error rates in percent, times in seconds."""
 
     stage: Stage
-    dropped: list[dict[str, str]]
-    """Clips that could not be used: split, name, reason, detail."""
     storage_option: str
     """What commands that name the experiment end with: where it is, nothing for the default."""
 
@@ -121,16 +117,6 @@ class Experiment(SavedExperiment):
         """The searched settings."""
         return self.space.parameters if self.space else {}
 
-    @property
-    def searched(self) -> list[tuple[str, str]]:
-        """The searched settings, each with its ranges in words."""
-        return self.space.describe() if self.space else []
-
-    @property
-    def shared(self) -> list[str]:
-        """The searched settings that every trial has; others are searched under a condition."""
-        return [name for name in self.parameters if all(name in trial.config for trial in self.trials)]
-
     @functools.cached_property
     def scales(self) -> dict[str, Scale]:
         """The searched settings as axes."""
@@ -160,13 +146,6 @@ class Experiment(SavedExperiment):
     def recipe_trial(self) -> TrialRecord | None:
         """The trial that had them, one of the first of every search; None before it began."""
         return next((trial for trial in self.trials if trial.config == self.recipe), None)
-
-    @property
-    def finalists(self) -> list[str]:
-        """Trials that were trained again, or are now, the best first."""
-        named = dict.fromkeys(trial_of(run.trial_id) for run in self.repeats)
-        order = [trial.trial_id for trial in choose_finalists(self.state.records, len(self.trials))]
-        return sorted(named, key=lambda name: order.index(name) if name in order else len(order))
 
     def runs(self, names: Sequence[str]) -> list[TrialRecord]:
         """The repeats of these names."""
@@ -211,7 +190,6 @@ def load_experiment(folder: ExperimentFolder, storage_option: str = "", *, ended
         settings=saved.settings,
         state=saved.state,
         stage=stage,
-        dropped=_read_dropped(folder.path / DROPPED_FILE),
         storage_option=storage_option,
     )
     _check_settings(experiment)
@@ -226,15 +204,6 @@ def _check_settings(experiment: Experiment) -> None:
                 f"{experiment.folder.path}: trial {trial.trial_id} has {name} "
                 f"{trial.config.get(name)!r}, which the space of {EXPERIMENT_FILE} does not hold"
             )
-
-
-def _read_dropped(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        return []
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-    except (OSError, ValueError) as error:
-        raise ExperimentError(f"{path}: cannot be read: {error}") from error
 
 
 def _find_stage(saved: SavedExperiment, *, ended: bool) -> Stage:

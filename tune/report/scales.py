@@ -19,7 +19,7 @@ _LONGEST = 14
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """A searched setting, or WERs, as an axis from 0 to 1."""
+    """A searched setting, or WERs, as an axis."""
 
     name: str
     values: tuple[Any, ...] | None = None
@@ -36,41 +36,30 @@ class Scale:
         at, low, high = (math.log(end) for end in ends) if self.log else ends
         return (at - low) / (high - low)
 
-    def value(self, place: float) -> float:
-        """What of a range lies at a place."""
-        if self.log:
-            return float(self.low * (self.high / self.low) ** place)
-        return self.low + place * (self.high - self.low)
-
     @property
     def step(self) -> float:
         """Width of a choice on the axis; 0 for a range."""
         return 1 / len(self.values) if self.values is not None else 0.0
 
-    @property
-    def marks(self) -> list[tuple[float, str]]:
-        """Places and labels of all choices, or of the ends and the middle of a range."""
-        if self.values is not None:
-            return [(self.place(value), label(show(value), _LONGEST)) for value in self.values]
-        return [(place, number(float(f"{self.value(place):.3g}"))) for place in (0.0, 0.5, 1.0)]
-
-    def axis(self, title: str = "", room: float = 0.03) -> dict[str, Any]:
+    def axis(self, room: float = 0.03) -> dict[str, Any]:
         """An axis of a figure: values of a range, with so much room beyond its ends; indices of choices."""
-        axis: dict[str, Any] = {"title": {"text": title or self.name}, "nticks": 7}
+        axis: dict[str, Any] = {"title": {"text": self.name}, "nticks": 7}
         if self.values is not None:
-            ends, texts = (-0.5, len(self.values) - 0.5), [text for _, text in self.marks]
+            texts = [label(show(value), _LONGEST) for value in self.values]
+            ends = (-0.5, len(texts) - 0.5)
             return axis | {
                 "range": ends,
                 "showgrid": False,
                 "tickvals": [*range(len(texts))],
                 "ticktext": texts,
             }
-        ends = (self.value(-room), self.value(1 + room))
         if not self.log:
-            return axis | {"range": ends}
-        decades = math.log10(self.high / self.low)
+            more = room * (self.high - self.low)
+            return axis | {"range": [self.low - more, self.high + more]}
+        low, high = math.log10(self.low), math.log10(self.high)
+        more, decades = room * (high - low), high - low
         ticks = {"dtick": math.ceil(decades / 4)} if decades >= 2 else {}  # else plotly's own, at 2 and 5 too
-        return axis | ticks | {"type": "log", "range": [math.log10(end) for end in ends], "tickformat": "~g"}
+        return axis | ticks | {"type": "log", "range": [low - more, high + more], "tickformat": "~g"}
 
 
 def scale_of(name: str, parameter: Parameter) -> Scale:
@@ -83,18 +72,13 @@ def scale_of(name: str, parameter: Parameter) -> Scale:
     return Scale(name, None, float(parameter.low or 0.0), float(parameter.high or 0.0), parameter.log)
 
 
-def wer_scale(values: Sequence[float]) -> Scale:
+def wer_axis(values: Sequence[float]) -> dict[str, Any]:
     """The axis of these WERs, logarithmic where they differ by a multiple."""
     low, high = min(values), max(values)
     if low == high:
         half = 0.05 * high or 1.0
-        return Scale("WER %", None, max(0.0, low - half), high + half)
-    return Scale("WER %", None, low, high, log=low > 0 and high > _WIDE * low)
-
-
-def wer_axis(values: Sequence[float], title: str = "WER %") -> dict[str, Any]:
-    """`wer_scale` as an axis of a figure."""
-    return wer_scale(values).axis(title, room=0.07)
+        low, high = max(0.0, low - half), high + half
+    return Scale("WER %", None, low, high, log=low > 0 and high > _WIDE * low).axis(room=0.07)
 
 
 def tell(value: Any) -> str:

@@ -8,48 +8,25 @@ from typing import Any
 from trainer.scoring.translation import TRANSLATE
 from tune.pages.page import Cell, render_page
 from tune.report.advice.advice import Advice
-from tune.report.analysis import LEAST_TRIALS, Analysis, Contender
+from tune.report.analysis import Analysis, Winner
 from tune.report.costs import OUTCOMES
 from tune.report.experiment import Experiment, last_line
-from tune.report.figures_result import (
-    draw_contenders,
-    draw_costs,
-    draw_curves,
-    draw_history,
-)
-from tune.report.figures_settings import draw_importances, draw_map, draw_parallel, draw_slices
+from tune.report.figures import draw_curves, draw_slices
 from tune.report.scales import tell
 from tune.report.shared import gain_tile, shared_parts, state_text, test_tiles
 from tune.search.finalists import describe_lowest
 from tune.search.guards import guard_names
-from tune.search.records import TrialRecord, listed, trial_order
+from tune.search.records import TrialRecord, listed, trial_of, trial_order
 from tune.util.console import SHORT_NAMES, clock
 
 _LEAST_TO_COMPARE = 3
 """Trials below which figures of the settings show nothing."""
-_NAMED_VERSIONS = ("tune-whisper", "python", "torch", "transformers", "ray", "optuna")
 _MOST_ROWS = 20
 """Trials that are shown at once; of more, the best, and all of them on a click."""
 _BEST_ROWS = 10
 _SHORT_CODE = 28
 """Characters of a command or setting that are never broken into two lines."""
 _STATUS = {"completed": "nowrap good", "failed": "nowrap bad", "diverged": "nowrap bad"}
-
-
-def draw_search(analysis: Analysis) -> dict[str, Any]:
-    """All figures of a search by their names in the page; None, or none, for what there is nothing to show of."""
-    experiment, compare = analysis.experiment, len(analysis.ranked) >= _LEAST_TO_COMPARE
-    won, several = experiment.has_ended, len(experiment.parameters) > 1
-    return {
-        "contenders": draw_contenders(analysis.contenders, won=won) if analysis.winner else None,
-        "history": draw_history(experiment),
-        "curves": draw_curves(experiment),
-        "importances": draw_importances(analysis) if analysis.importances else None,
-        "map": draw_map(analysis) if analysis.importances else None,
-        "slices": draw_slices(analysis) if compare else [],
-        "parallel": draw_parallel(analysis) if compare and several else None,
-        "cost": draw_costs(analysis.costs),
-    }
 
 
 def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
@@ -59,12 +36,13 @@ def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
     lead = f"Search for fine-tuning {experiment.model} on {experiment.data}, {language} · {state_text(experiment)}"
     if created:
         lead += f" · begun {created[:16].replace('T', ' ')}"
-    few = ""
-    if not analysis.importances and len(experiment.shared) > 1:
-        few = (
-            f"Too few trials to tell how much each setting matters: {len(analysis.expected)} compare, and "
-            f"{LEAST_TRIALS} are the least."
-        )
+    searched = (
+        [[Cell(name, "code"), text] for name, text in experiment.space.describe()] if experiment.space else []
+    )
+    if analysis.importances:
+        shares = [analysis.importances.get(name) for name in experiment.parameters]
+        told = ["" if share is None else f"{100 * share:.0f} %" for share in shares]
+        searched = [[*row, share] for row, share in zip(searched, told, strict=True)]
     return render_page(
         "search.html",
         experiment.name,
@@ -76,22 +54,16 @@ def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
         best="winner" if experiment.has_ended else "best so far",
         usual_outcome=_usual_outcome(experiment),
         gain=analysis.gain,
-        finalists=_finalists(analysis),
+        finalists=_finalists(experiment),
         guards=_guards(experiment),
-        advice=[
-            (
-                title,
-                change,
-                [(_pieces(found.seen), _pieces(found.follows)) for found in advice if found.change == change],
-            )
-            for change, title in ((True, "Change next time"), (False, "Good to know"))
-        ],
-        searched=[[Cell(name, "code"), text] for name, text in experiment.searched],
+        advice=[(_pieces(found.seen), _pieces(found.follows)) for found in advice],
+        searched=searched,
+        compared=len(analysis.expected) if analysis.importances else 0,
         about=_about(experiment),
-        few=few,
         trials=_trials(experiment),
         costs=_costs(analysis),
-        pictures=draw_search(analysis),
+        curves=draw_curves(experiment),
+        slices=draw_slices(analysis) if len(analysis.ranked) >= _LEAST_TO_COMPARE else [],
         **shared_parts(experiment),
     )
 
@@ -109,7 +81,7 @@ def _tiles(analysis: Analysis) -> list[tuple[str, str]]:
         what = f"WER of {best.trial_id}, the mean of {listed(best.members)}, which is exported"
         found.append((f"{best.best_value:.2f} %", what))
     found += test_tiles(experiment)
-    recipe = analysis.recipe
+    recipe = experiment.recipe_trial
     if recipe is not None and recipe.status == "completed" and recipe.trial_id != winner.trial_id:
         found.append((f"{recipe.best_value:.2f} %", f"WER of the usual settings, trial {recipe.trial_id}"))
     return [*found, (spent, f"{unit} spent, in {clock(experiment.state.seconds)}")]
@@ -124,17 +96,17 @@ def _why_nothing(analysis: Analysis) -> str:
     return "No trial has reached an evaluation."
 
 
-def _winner_words(experiment: Experiment, winner: Contender) -> str:
+def _winner_words(experiment: Experiment, winner: Winner) -> str:
     if winner.unfinished:
-        return f"lowest WER so far, {winner.name} before its full budget"
+        return f"lowest WER so far, trial {winner.trial_id} before its full budget"
     if experiment.verdict is not None:
-        return f"WER of the winner, {winner.name}, {winner.describe()}"
+        return f"WER of the winner, trial {winner.trial_id}, {winner.describe()}"
     if not experiment.has_ended:
-        return f"lowest WER so far, {winner.name}"
+        return f"lowest WER so far, trial {winner.trial_id}"
     luck = describe_lowest(
         trial.best_value for trial in experiment.trials if not experiment.state.passed_over
     )
-    return ", ".join(filter(None, ["WER of the best", winner.name, luck]))
+    return ", ".join(filter(None, ["WER of the best", f"trial {winner.trial_id}", luck]))
 
 
 def _winning_settings(analysis: Analysis) -> list[list[Cell | str]]:
@@ -148,41 +120,30 @@ def _winning_settings(analysis: Analysis) -> list[list[Cell | str]]:
 
 
 def _usual_outcome(experiment: Experiment) -> str:
-    """What became of the usual settings, where they have no WER to compare with."""
-    recipe, winner = experiment.recipe_trial, experiment.winner
+    """What became of the usual settings."""
+    recipe = experiment.recipe_trial
     if recipe is None:
         return "They were not tried."
-    if recipe is winner and not experiment.has_ended and recipe.status not in ("diverged", "failed"):
-        return "They lead so far."
-    if recipe.status == "completed":
-        if sum(trial.best_value is not None for trial in experiment.trials) == 1:
-            return "No others were measured."
-        return "They won." if recipe is winner else ""
-    outcomes = {
-        "early_stopped": "was stopped early",
-        "running": "still runs",
-        "interrupted": "was broken off",
-    }
-    at = f" at {recipe.best_value:.2f} %" if recipe.best_value is not None else ""
-    return f"Trial {recipe.trial_id} had them; it {outcomes.get(recipe.status, OUTCOMES[recipe.status])}{at}."
+    wer = "" if recipe.best_value is None else f", {recipe.best_value:.2f} %"
+    return f"Trial {recipe.trial_id} had them: {OUTCOMES[recipe.status]}{wer}."
 
 
-def _finalists(analysis: Analysis) -> dict[str, Any] | None:
+def _finalists(experiment: Experiment) -> dict[str, Any] | None:
     """What the trials that were trained again came to, or that they are not compared yet."""
-    experiment, verdict = analysis.experiment, analysis.experiment.verdict
+    verdict = experiment.verdict
     if verdict is None:
         if not experiment.repeats:
             return None
+        names = dict.fromkeys(trial_of(run.trial_id) for run in experiment.repeats)
         ended = sum(run.status == "completed" for run in experiment.repeats)
         text = (
-            f"Trials {', '.join(experiment.finalists)} are trained again with other seeds; {ended} of these trainings "
+            f"Trials {', '.join(names)} are trained again with other seeds; {ended} of these trainings "
             "have ended, and they are not compared yet."
         )
         return {"text": text, "rows": [], "strong": ()}
-    intervals = {found.trial_id: found.interval for found in analysis.contenders}
     rows: list[list[Cell | str]] = []
     for standing in verdict.standings:
-        leads, interval = standing is verdict.standings[0], intervals.get(standing.trial_id)
+        leads, interval = standing is verdict.standings[0], standing.mean_interval
         won, alike = standing.trial_id == verdict.winner, standing.trial_id in verdict.undecided
         rows.append(
             [
@@ -190,7 +151,7 @@ def _finalists(analysis: Analysis) -> dict[str, Any] | None:
                 str(len(standing.values)),
                 f"{standing.mean:.2f}",
                 "" if standing.sd is None else f"{standing.sd:.2f}",
-                "" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}",
+                f"{interval[0]:.2f} to {interval[1]:.2f}",
                 "" if leads else f"{standing.difference:.2f}",
                 "" if leads else f"{standing.interval[0]:.2f} to {standing.interval[1]:.2f}",
                 clock(standing.seconds),
@@ -239,24 +200,19 @@ def _pieces(text: str) -> list[Cell | str]:
 
 
 def _about(experiment: Experiment) -> list[list[str]]:
-    settings, config = experiment.settings, experiment.train_config
-    versions, resources = settings.versions, settings.resources
-    steps = config.get("max_steps")
+    settings, steps = experiment.settings, experiment.train_config.get("max_steps")
+    resources, platform = settings.resources, settings.versions.get("platform", "")
     budget = (
         f"{steps} steps" if steps else f"{experiment.budget / max(1, experiment.epoch_samples):.3g} epochs"
     )
     gpus = f"{resources.gpus:g} GPU and " if resources.gpus else ""
     workers = f" for {resources.workers} workers" if resources.workers > 1 else ""
     held = f"{gpus}{resources.cpus:g} CPU a trial{workers}, {resources.concurrent} at a time"
-    rungs = ", ".join(f"{rung:,}" for rung in experiment.settings.rungs)
+    rungs = ", ".join(f"{rung:,}" for rung in settings.rungs)
     return [
-        ["model", str(config["model"])],
-        ["data", f"{config['data']}, language {config.get('language')}, {config.get('task')}"],
         ["budget of a trial", f"{experiment.budget:,} samples seen ({budget})"],
         ["rungs", f"{rungs} samples seen: where trials are measured, and the worse ones stopped"],
-        ["hardware", f"{held}; {versions.get('platform', '')}".rstrip("; ")],
-        ["versions", ", ".join(f"{name} {versions[name]}" for name in _NAMED_VERSIONS if name in versions)],
-        ["seed", str(settings.seed)],
+        ["hardware", f"{held}; {platform}".rstrip("; ")],
     ]
 
 

@@ -13,9 +13,6 @@ from tune.experiments.results import source_table
 from tune.report.experiment import Experiment
 from tune.util.console import clock
 
-_MOST_DROPPED = 200
-"""Dropped clips that are listed; the file has them all."""
-
 
 def state_text(experiment: Experiment) -> str:
     """How far it is: `finished, 32 of 32 trials ended in 3:20:11`."""
@@ -56,24 +53,16 @@ def test_tiles(experiment: Experiment) -> list[tuple[str, str]]:
 
 def shared_parts(experiment: Experiment) -> dict[str, Any]:
     """Footer, data and commands, as the templates name them."""
-    settings, dropped = experiment.settings, experiment.dropped
+    settings = experiment.settings
     version = settings.versions.get("tune-whisper", "")
     now = datetime.datetime.now().astimezone()
     clips = ", ".join(f"{count:,} {name}" for name, count in settings.clips.items())
-    title = f"The {len(dropped):,} clips"
-    if len(dropped) > _MOST_DROPPED:
-        title = f"The first {_MOST_DROPPED} of {len(dropped):,} clips; dropped_clips.jsonl has all"
     return {
         "footer": f"Written by tune-whisper {version} on {now:%Y-%m-%d at %H:%M}; this file needs nothing else.",
         "data": f"{experiment.data}: {clips} clips. {_rates_note(experiment)}",
         "sources": source_table(experiment.state, str(experiment.train_config.get("language"))),
         "notes": [note.removeprefix("WARNING: ") for note in settings.notes],
-        "left_out": [[_words(key), f"{count:,}"] for key, count in settings.dropped.items()],
-        "dropped_title": title,
-        "dropped": [
-            [drop["name"], drop["split"], _words(drop["reason"]), drop["detail"]]
-            for drop in dropped[:_MOST_DROPPED]
-        ],
+        "left_out": [[key.replace("_", " "), f"{count:,}"] for key, count in settings.dropped.items()],
         "commands": _commands(experiment),
     }
 
@@ -91,10 +80,6 @@ def _rates_note(experiment: Experiment) -> str:
         return " ".join((f"The WER that decides is that of {decides}.", *own))
     except ConfigError:  # settings of another version
         return f"WER is counted with normaliser {config.get('normalizer')}."
-
-
-def _words(reason: str) -> str:
-    return reason.replace("_", " ")
 
 
 def _can_go_on(experiment: Experiment) -> bool:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from tune.pages.page import Cell, render_page
-from tune.report.analysis import Contender
+from tune.report.analysis import Winner
 from tune.report.costs import OUTCOMES
 from tune.report.experiment import Experiment, last_line
-from tune.report.figures_result import draw_training
+from tune.report.figures import draw_training
 from tune.report.scales import tell
 from tune.report.shared import gain_tile, shared_parts, test_tiles
 from tune.util.console import clock
 
 
-def training_page(experiment: Experiment, trained: Contender | None) -> str:
+def training_page(experiment: Experiment, trained: Winner | None) -> str:
     """The page as HTML.
 
     Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainer.scoring.objectives import words
 from tune.experiments.results import REPORT_FOLDER
-from tune.report.analysis import Analysis, Contender
+from tune.report.analysis import Analysis, Winner
 from tune.report.experiment import Experiment, load_experiment
 from tune.report.shared import state_text
 from tune.util.errors import ExperimentError
@@ -28,11 +28,10 @@ class Report:
     experiment: Experiment
     html: str
     advice: list[Advice]
-    winner: Contender | None
+    winner: Winner | None
 
     def summary(self) -> list[str]:
         """State, winner and advice for a terminal, a line each."""
-        marks = {True: "change", False: "know"}
         known = self.experiment
         lines = [
             f"{'state':<9} {state_text(known)}",
@@ -42,11 +41,9 @@ class Report:
             word, seeds = "best", ""
             if known.verdict is not None:
                 word, seeds = "winner", f", {self.winner.describe()}"
-            lines.append(f"{word:<9} WER {self.winner.value:.2f} %  {self.winner.name}{seeds}")
-        lines += [
-            f"{marks[found.change]:<9} {found.seen} {found.follows}".rstrip().replace("`", "")
-            for found in self.advice
-        ]
+            lines.append(f"{word:<9} WER {self.winner.value:.2f} %  trial {self.winner.trial_id}{seeds}")
+        for found in self.advice:
+            lines.append(f"{'advice':<9} {found.seen} {found.follows}".rstrip().replace("`", ""))
         return [words(line, known.state.task) for line in lines]
 
 

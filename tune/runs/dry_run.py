@@ -216,7 +216,7 @@ def _show_rates(by_wer: Sequence[tuple[float, SearchPlan]], console: Console) ->
 
 def _show_trials(plan: SearchPlan, console: Console) -> None:
     say(console, "\nthe first trials:")
-    searcher = Searcher(plan.space, experiment=plan.name, seed=plan.request.seed, records=Records())
+    searcher = Searcher(plan.space, seed=plan.request.seed, records=Records())
     for number in range(min(_SHOWN_TRIALS, plan.request.trials)):
         config = searcher.suggest(f"dry-{number}")
         if config is None:  # the space holds no more points

@@ -136,10 +136,8 @@ def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCo
         trial = trial_of(run.trial_id)
         if trial in contenders and run.status == "completed" and run.best_value is not None:
             # Where the clips' errors cannot be read, the interval comes from the seeds alone.
-            clips, speed = clips_of(run, files), run.samples_per_second
-            found.setdefault(trial, []).append(
-                Repeat(run.trial_id, run.best_value, run.seconds, clips, speed)
-            )
+            repeat = Repeat(run.trial_id, run.best_value, run.seconds, clips_of(run, files))
+            found.setdefault(trial, []).append(repeat)
     without = [name for name in names if name not in found]
     if without:
         told = f"trial {without[0]} has" if len(without) == 1 else f"trials {', '.join(without)} have"

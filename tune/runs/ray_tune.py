@@ -44,15 +44,11 @@ class RaySearcher(_NotPickled, ray.tune.search.Searcher):
         config = self._source.suggest(trial_id)
         return self.FINISHED if config is None and self._source.exhausted else config
 
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Pass it on."""
-        self._source.on_trial_result(trial_id, result)
-
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Pass it on."""
-        self._source.on_trial_complete(trial_id, result, error)
+        """Another one has room; what it came to the log knows."""
+        self._source.on_trial_complete(trial_id)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing to do: the log has everything."""

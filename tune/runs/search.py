@@ -31,7 +31,6 @@ from tune.runs.session import Session, finite, sync_the_rest, target_of
 from tune.runs.trials import TrialRunner
 from tune.runs.uploader import Uploader
 from tune.search.finalists import describe_repeats
-from tune.search.samplers import load_gaussian_process
 from tune.search.scheduler import describe_rungs
 from tune.tracking.sync import Sync
 from tune.util.console import ProgressBar, say, say_notes, tell_of
@@ -57,8 +56,6 @@ def run_search(plan: SearchPlan, console: Console) -> Outcome[SearchPlan]:
     """
     with Session.open(plan, console) as session:
         with session.new_experiment():
-            if plan.space.searcher.gp_trials:
-                load_gaussian_process()  # while the base model is measured
             measure_baseline(session)
             write_inputs(session)
             base, trial = settle(session)

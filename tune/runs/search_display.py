@@ -231,10 +231,8 @@ def _print_winner(told: str, trial: TrialRecord, console: Console) -> None:
 
 def _print_finalists(verdict: Verdict, console: Console) -> None:
     """Mean and standard deviation of each finalist, and what it cost."""
-    names = ["repeats", "mean WER %", "sd", "behind", "95 % interval", "time"]
-    speeds = any(found.samples_per_second is not None for found in verdict.standings)
     table = Table("finalist", box=None, pad_edge=False, header_style="bold")
-    for name in [*names, "samples/s"] if speeds else names:
+    for name in ("repeats", "mean WER %", "sd", "behind", "95 % interval", "time"):
         table.add_column(name, justify="right")
     for place, found in enumerate(verdict.standings):
         low, high = found.interval
@@ -245,7 +243,6 @@ def _print_finalists(verdict: Verdict, console: Console) -> None:
             "" if found.sd is None else f"{found.sd:.2f}",
             *((f"{found.difference:.2f}", f"{low:.2f} to {high:.2f}") if place else ("", "")),
             clock(found.seconds),
-            *([] if found.samples_per_second is None else [f"{found.samples_per_second:.3g}"]),
             style="bold" if found.trial_id == verdict.winner else None,
         )
     console.print(table)

@@ -55,7 +55,8 @@ class TrialRunner:
         from trainer.train import budget_samples
 
         plan, log, state = self.session.plan, self.session.experiment.log, self.session.state
-        records, n_train = state.records, self.session.data.train.epoch_samples
+        records, steps = state.records, self.config.max_steps
+        budget = budget_samples(self.config, self.session.data.train.epoch_samples)
         rates, rungs = state.trial_base_rates, self.config.evaluate_at or ()
         judge = Judge(plan.space.scheduler, rungs, records, objective_value(rates), rates.get("loss"))
         left = plan.request.trials - sum(record.status != "running" for record in records.all())
@@ -64,13 +65,12 @@ class TrialRunner:
             callback = self._callback(records, judge, display)
             searcher = Searcher(
                 plan.space,
-                experiment=plan.name,
                 seed=plan.request.seed,
                 records=records,
                 capacity=self._capacity,
                 proposed=callback.proposed,
                 earlier=earlier,
-                budget=lambda config: budget_samples(self.config.replace(**config), n_train),
+                budget=lambda record: steps * record.effective_batch if steps else budget,
             )
             self._run(left, callback, searcher, self.trials_over)
         if state.over is None and state.all_ended:

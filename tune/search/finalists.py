@@ -30,11 +30,6 @@ PRIOR_FREEDOM = 4
 
 As many as two more repeats of each of two finalists would bring. It holds 95 % of deviations to be between 0.3 and 1.4
 points, so that ten repeats that say otherwise outweigh it, and two do not."""
-_SAME_POINTS, _SAME_SHARE = 0.1, 0.01
-"""Points of WER, and share of the lowest mean, within the smaller of which settings count as equally good."""
-_FASTER = 1.05
-"""How many times as many samples a second settings must train to count as cheaper: less is noise of the machines."""
-
 Noise = tuple[float, int]
 """Standard deviation between seeds, in points of WER, and its degrees of freedom, at least one."""
 
@@ -97,11 +92,9 @@ class Repeat:
     value: float
     """Best objective in percent."""
     seconds: float
-    """Wall time, to be shown: it holds a process's start, evaluations and waiting, so it says little of cost."""
+    """Wall time, with the process's start, evaluations and waiting."""
     clips: ClipErrors | None = None
     """None where they are not known."""
-    samples_per_second: float | None = None
-    """Speed of the training itself; None where it is not known."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,8 +116,6 @@ class Standing:
     """95 % interval of that difference."""
     tied: bool = False
     """Whether the interval reaches zero, so that no difference is shown."""
-    samples_per_second: float | None = None
-    """Median speed of its trainings; None where it is not known."""
     mean_interval: Interval = (0.0, 0.0)
     """95 % interval of the mean WER."""
 
@@ -169,26 +160,16 @@ class Verdict:
     @property
     def reason(self) -> str:
         """Why the winner won, in words that follow "trial": `001 has the lowest mean, by more than noise`."""
-        lead, won = self.standings[0], self.standing
         if self.passed_over is not None:
-            return f"{won.trial_id} wins, since {self.passed_over} loses more on the guards"
-        if won is lead or won.samples_per_second is None or lead.samples_per_second is None:
-            sure = ", by more than noise" if len(self.standings) > 1 and not self.tie else ""
-            return f"{won.trial_id} has the lowest mean{sure}"
-        faster = won.samples_per_second / lead.samples_per_second
-        points = _same_within(lead) == _SAME_POINTS
-        within = f"{_SAME_POINTS:g} points" if points else f"{100 * _SAME_SHARE:g} % of its WER"
-        return (
-            f"{won.trial_id} is as good as {lead.trial_id} within {within} and trains {faster:.2g} x faster"
-        )
+            return f"{self.winner} wins, since {self.passed_over} loses more on the guards"
+        sure = ", by more than noise" if len(self.standings) > 1 and not self.tie else ""
+        return f"{self.winner} has the lowest mean{sure}"
 
 
 def judge_finalists(repeats: Mapping[str, Sequence[Repeat]]) -> Verdict:
     """Compare settings by the mean WER of their repeats.
 
-    The lowest mean wins. Cost decides only between settings as good as that: within the smaller of 0.1 points and 1 %
-    of the WER. It is told by the samples a second of the training, the median of a setting's repeats, since the
-    machines are shared; where it is not known for both it decides nothing.
+    The lowest mean wins.
 
     Beside it stands what is known of the differences, in 95 % intervals with two sources of noise: the clips (see
     `trainer.scoring.intervals`), and the seeds, by Student's t with `seed_noise`, since drawing two or three repeats
@@ -213,12 +194,11 @@ def judge_finalists(repeats: Mapping[str, Sequence[Repeat]]) -> Verdict:
                 known, difference=found.mean - lead.mean, interval=(low, high), tied=low <= 0.0
             )
         judged.append(known)
-    return Verdict(judged, _choose(judged).trial_id, tie=any(found.tied for found in judged))
+    return Verdict(judged, lead.trial_id, tie=any(found.tied for found in judged))
 
 
 def _standing(trial_id: str, repeats: Sequence[Repeat]) -> Standing:
     values = [repeat.value for repeat in repeats]
-    speeds = [repeat.samples_per_second for repeat in repeats if repeat.samples_per_second]
     return Standing(
         trial_id=trial_id,
         runs=[repeat.run for repeat in repeats],
@@ -226,27 +206,7 @@ def _standing(trial_id: str, repeats: Sequence[Repeat]) -> Standing:
         mean=statistics.fmean(values),
         sd=statistics.stdev(values) if len(values) > 1 else None,
         seconds=statistics.fmean(repeat.seconds for repeat in repeats),
-        samples_per_second=statistics.median(speeds) if speeds else None,
     )
-
-
-def _same_within(lead: Standing) -> float:
-    """Points by which settings may be behind the lowest mean and count as equally good."""
-    return min(_SAME_POINTS, _SAME_SHARE * lead.mean)
-
-
-def _choose(standings: Sequence[Standing]) -> Standing:
-    """The lowest mean, or the fastest of those that are as good."""
-    lead = standings[0]
-    if lead.samples_per_second is None:
-        return lead
-    speeds = [
-        (found.samples_per_second, found)
-        for found in standings
-        if found.samples_per_second is not None and found.difference <= _same_within(lead)
-    ]
-    fastest, found = max(speeds, key=lambda pair: pair[0])
-    return found if fastest > _FASTER * lead.samples_per_second else lead
 
 
 def seed_noise(standings: Sequence[Standing]) -> Noise:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import random
-import threading
 import warnings
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tune.search.projections import Curve, best_so_far, expected_ends
@@ -16,7 +14,6 @@ from tune.space.conditions import key_of
 if TYPE_CHECKING:
     import numpy as np
     import optuna
-    from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler, GPSampler, TPESampler
     from optuna.trial import FrozenTrial
 
@@ -26,65 +23,32 @@ BUDGET = "budget"
 """User attribute: samples of a trial's full budget, where not all trials have the longest."""
 
 
-def gaussian_process(space: SearchSpace, seed: int, startup: int | None = None) -> GPSampler:
+def gaussian_process(space: SearchSpace, seed: int) -> GPSampler:
     """Optuna's sampler by a Gaussian process, for the first trials; `seed` is that of one proposal.
 
-    Before `startup` trials, by default those of the space, and for what no trial has, it draws at random.
+    Before the space's `startup_trials`, and for what no trial has, it draws at random.
     """
     import optuna
 
     return optuna.samplers.GPSampler(
         seed=seed,
         independent_sampler=_prior_sampler(space, seed),
-        n_startup_trials=space.searcher.startup_trials if startup is None else startup,
+        n_startup_trials=space.searcher.startup_trials,
         deterministic_objective=False,
     )
 
 
-@functools.cache
-def load_gaussian_process() -> threading.Thread:
-    """Import in the background, once, what Optuna's sampler imports at its first proposal: seconds, torch among it.
-
-    Wait for the thread before a Gaussian process proposes something.
-    """
-    thread = threading.Thread(target=_propose_for_nothing, name="gaussian-process", daemon=True)
-    thread.start()
-    return thread
-
-
-def _propose_for_nothing() -> None:
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(sampler=optuna.samplers.GPSampler(seed=0, n_startup_trials=1))
-    for value in (0.0, 1.0):
-        study.tell(study.ask({"x": optuna.distributions.FloatDistribution(0.0, 1.0)}), value)
-
-
-def tpe(space: SearchSpace, seed: int, whole: Mapping[str, BaseDistribution] | None) -> TPESampler:
-    """Optuna's sampler; in a space with conditions each group of settings that come together has its own model.
-
-    Args:
-        space: what to search.
-        seed: of one proposal.
-        whole: the distributions of the space where all trials have all of them: what the sampler would find out by
-            comparing those of each trial with those of all others, for each proposal anew.
+def tpe(space: SearchSpace, seed: int) -> TPESampler:
+    """Optuna's sampler, `seed` is that of one proposal; in a space with conditions each group of settings that come
+    together has its own model.
     """
     import optuna
     from optuna.trial import TrialState
 
     settings, prior_sampler = space.searcher, _prior_sampler(space, seed)
 
-    class WholeSpaceSampler(optuna.samplers.TPESampler):
-        """See `tpe`."""
-
-        def infer_relative_search_space(
-            self, study: optuna.Study, trial: FrozenTrial
-        ) -> dict[str, BaseDistribution]:
-            if whole is None or not settings.multivariate:
-                found: dict[str, BaseDistribution] = super().infer_relative_search_space(study, trial)
-                return found
-            return {name: whole[name] for name in sorted(whole) if not whole[name].single()}
+    class PriorTPESampler(optuna.samplers.TPESampler):
+        """Draws by the priors while it has no model (see `_prior_sampler`)."""
 
         def sample_independent(
             self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: Any
@@ -98,7 +62,7 @@ def tpe(space: SearchSpace, seed: int, whole: Mapping[str, BaseDistribution] | N
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of `group`
-        return WholeSpaceSampler(
+        return PriorTPESampler(
             seed=seed,
             n_startup_trials=settings.startup_trials,
             n_ei_candidates=settings.ei_candidates,
@@ -146,6 +110,7 @@ def as_tpe_sees(trial: FrozenTrial) -> FrozenTrial:
     Here failed and diverged trials count as poor ones, as running ones do with `constant_liar`, and a running one
     counts by its last evaluation, as one that was stopped there.
     """
+    import optuna
     from optuna.trial import TrialState
 
     state, values = trial.state, trial.intermediate_values
@@ -153,72 +118,42 @@ def as_tpe_sees(trial: FrozenTrial) -> FrozenTrial:
         state, values = TrialState.RUNNING, {}
     elif state == TrialState.RUNNING and values:
         state = TrialState.PRUNED
-    return _shared_trial()(
+    return optuna.trial.create_trial(
         state=state,
         value=trial.value if state == TrialState.COMPLETE else None,
         params=trial.params,
         distributions=trial.distributions,
         intermediate_values=values,
-        **{"number": -1, "trial_id": -1, "user_attrs": {}, "system_attrs": {}},  # a study gives it its number
-        **{"datetime_start": trial.datetime_start, "datetime_complete": trial.datetime_complete},
     )
 
 
-@functools.cache
-def _shared_trial() -> type[FrozenTrial]:
-    """Optuna's trial, of which a study takes a shallow copy: all that is in it is replaced and never changed.
-
-    The deep copies of a thousand trials take a tenth of a second for each proposal.
-    """
-    import optuna
-
-    class SharedTrial(optuna.trial.FrozenTrial):
-        """See `_shared_trial`."""
-
-        def __deepcopy__(self, memo: dict[int, Any]) -> FrozenTrial:
-            shared = SharedTrial.__new__(SharedTrial)
-            shared.__dict__.update(self.__dict__)
-            return shared
-
-    return SharedTrial
-
-
-def projected(
-    trials: Sequence[FrozenTrial],
-    among: Callable[[Mapping[str, Any]], bool] = lambda params: True,
-    without: Container[str] = (),
-) -> optuna.Study:
+def projected(trials: Sequence[FrozenTrial]) -> optuna.Study:
     """The trials as the Gaussian process is to see them.
 
     It knows nothing of trials that were stopped early, so each of them counts with what it would come to at its own
     full budget (see `expected_ends`). A complete one counts with its own value, the best WER that it had; failed and
     diverged ones count as the worst.
-
-    Args:
-        trials: all; each is projected by what all came to.
-        among: takes the parameters of a trial; whether it is one to be seen.
-        without: parameters that are left out.
     """
     import optuna
     from optuna.trial import TrialState
 
     longest = max((seen for trial in trials for seen in trial.intermediate_values), default=0)
     names = list(dict.fromkeys(name for trial in trials for name in trial.distributions))
-    curves = {trial.number: _curve(trial, longest, names) for trial in trials if _was_measured(trial)}
+    curves = {
+        index: _curve(trial, longest, names) for index, trial in enumerate(trials) if _was_measured(trial)
+    }
     expected = dict(zip(curves, expected_ends(list(curves.values())), strict=True))
     worst = max(expected.values(), default=None)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     model = optuna.create_study(direction="minimize")
-    for trial in trials:
-        if not among(trial.params):
-            continue
-        value = worst if trial.state == TrialState.FAIL else expected.get(trial.number)
-        shown = {name: each for name, each in trial.params.items() if name not in without}
+    for index, trial in enumerate(trials):
+        value = worst if trial.state == TrialState.FAIL else expected.get(index)
         model.add_trial(
             optuna.trial.create_trial(
                 state=TrialState.RUNNING if value is None else TrialState.COMPLETE,
                 value=value,
-                params=shown,
-                distributions={name: trial.distributions[name] for name in shown},
+                params=trial.params,
+                distributions=trial.distributions,
             )
         )
     return model

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -215,24 +214,6 @@ def test_a_copy_that_is_written_here_is_not_replaced(server: S3Server) -> None:
     ObjectStore(server.uri("kept")).write("one/experiment.yaml", b"by another machine")
     folder.download()
     assert (folder.path / "experiment.yaml").read_text() == "by another machine"
-
-
-def test_an_object_that_is_replaced_meanwhile_is_read_whole(server: S3Server) -> None:
-    store = ObjectStore(server.uri("replaced"))
-    texts = [json.dumps(["x" * 10_000 * (1 + index % 7)]).encode() for index in range(200)]
-    store.write("state.json", texts[0])
-
-    def replace() -> None:
-        writer = ObjectStore(server.uri("replaced"))
-        for text in texts:
-            writer.write("state.json", text)
-
-    thread = threading.Thread(target=replace)
-    thread.start()
-    while thread.is_alive():
-        json.loads(store.read("state.json"))
-    thread.join()
-    assert store.read("state.json") == texts[-1]
 
 
 def test_which_experiments_there_are(server: S3Server) -> None:

@@ -10,7 +10,7 @@ from made_logs import MadeLog
 
 from trainer.config import TrainConfig
 from tune.cli import main
-from tune.experiments.events import Evaluated, SessionStarted, TrialEnded, TrialProposed, TrialStarted
+from tune.experiments.events import Evaluated, TrialEnded, TrialProposed, TrialStarted
 from tune.experiments.storage import Storage
 from tune.experiments.warm_start import WARM_START_FILE, WarmStart, read_warm_start
 from tune.search.records import Records
@@ -152,7 +152,7 @@ def test_under_conditions_a_trial_is_taken_with_what_is_searched_for_it_here(tmp
         {"learning_rate": 1e-3, "group_by_length": True},
         {"learning_rate": 1e-3, "group_by_length": False, "dropout": 0.1},
     ]
-    Searcher(space_of(tmp_path, here), experiment="x", seed=0, records=Records(), earlier=found.trials)
+    Searcher(space_of(tmp_path, here), seed=0, records=Records(), earlier=found.trials)
 
 
 def test_on_other_data_the_base_model_is_the_measure(tmp_path: Path) -> None:
@@ -200,15 +200,6 @@ def test_nothing_that_fits_is_an_error(
     storage = finished(tmp_path, trials=trials)
     with pytest.raises(ExperimentError, match=f"^--warm-start other: {expected}$"):
         read_warm_start("other", storage, [space_of(tmp_path, text)], ours())
-
-
-def test_a_search_killed_before_its_base_model_was_told_is_an_error(tmp_path: Path) -> None:
-    made = MadeLog(tmp_path / "experiments" / "other")
-    made.append(SessionStarted(session=1, began=made.now, trials=4))
-    with pytest.raises(ExperimentError, match=r"^--warm-start other: none of its 0 trials fits the space$"):
-        read_warm_start(
-            "other", Storage.parse(str(tmp_path / "experiments")), [space_of(tmp_path, RATE)], ours()
-        )
 
 
 def test_mistakes_on_the_command_line_are_one_line(

@@ -15,8 +15,6 @@ from tune.search.records import Stop, TrialRecord
 
 BROKEN = "Traceback (most recent call last):\n  ...\nValueError: no such column"
 MORE = "More training is likely"
-WON = "usual settings for this model's size"
-BEGIN = "On data like this"
 TEXTS = "texts and audio belong together"
 NONE = "No trial reached an evaluation"
 FEW = "of so many settings"
@@ -33,10 +31,10 @@ def failed(number: int, *wers: float) -> TrialRecord:
 
 #: Trials, what else the experiment has, what the report must say and what it must not.
 TABLE: dict[str, tuple[Sequence[TrialRecord], dict[str, Any], Sequence[str], Sequence[str]]] = {
-    "no trial began": ([], {"asked": 4}, ["No trial was begun"], [NONE, FEW, WON]),
+    "no trial began": ([], {"asked": 4}, ["No trial was begun"], [NONE, FEW]),
     "broken off before an evaluation": (
         *([made_trial(1, [])], {"state": "interrupted"}),
-        *([NONE], [FEW, WON, MORE, "diverged"]),
+        *([NONE], [FEW, MORE, "diverged"]),
     ),
     "the only trial failed": (
         *([failed(1)], {}),
@@ -49,45 +47,38 @@ TABLE: dict[str, tuple[Sequence[TrialRecord], dict[str, Any], Sequence[str], Seq
         [whole(1)],
         {},
         ["The only trial that was measured diverged"],
-        [NONE, FEW, WON],
+        [NONE, FEW],
     ),
     "all diverged": (
         [whole(1), whole(2)],
         {},
         ["All 2 trials diverged", "search below 0.001"],
-        [NONE, FEW, WON],
+        [NONE, FEW],
     ),
     "one trial": (
         *([whole(1, 50, 20.4, 20)], {}),
         *(
-            ["1 measured trial tells little", "No others were measured."],
-            [WON, BEGIN, "They won", "1 measured trials"],
+            ["1 measured trial tells little", "Trial 001 had them: completed, 20.00 %."],
+            ["1 measured trials"],
         ),
     ),
     "two trials": (
         *([whole(1, 50, 20.4, 20), whole(2, 50, 25.4, 25)], {}),
         *(
-            ["2 measured trials tell little", f"{WON} are the best of 2"],
-            [BEGIN, "by no more than"],
-        ),
-    ),
-    "nine trials, equal": (
-        *([whole(n, 50, 20.4, 20) for n in range(1, 10)], {}),
-        *(
-            ["are the best of 9, by no more than noise", BEGIN, "Their order is chance"],
-            [FEW, MORE, "did not matter"],
+            ["2 measured trials tell little"],
+            [],
         ),
     ),
     "all stopped at the first rung": (
         *([whole(n, 40.0 + n) for n in range(1, 5)], {}),
         *(
             ["No trial had its whole budget: all 4 were stopped early", "reduction_factor: 2"],
-            [NONE, WON, MORE],
+            [NONE, MORE],
         ),
     ),
     "the only trial was stopped above the base model": (
         *([whole(1, 90, stop=Stop("above_baseline", 384, 90.0, 70.0))], {"baseline": 50.0}),
-        *(["the only one was stopped early", "Keep the base model"], [NONE, WON, MORE]),
+        *(["the only one was stopped early", "Keep the base model"], [NONE, MORE]),
     ),
     "no error left": (
         *([whole(1, 20, 5, 0), whole(2, 25, 8, 4)], {}),
@@ -100,16 +91,16 @@ TABLE: dict[str, tuple[Sequence[TrialRecord], dict[str, Any], Sequence[str], Seq
         *([whole(1, 0, 0, 0), whole(2, 0, 0, 0)], {"baseline": 0.0}),
         *(
             ["there is nothing to gain on these", "harder"],
-            [TEXTS, "search below", MORE, FEW, "training data (", WON],
+            [TEXTS, "search below", MORE, FEW, "training data ("],
         ),
     ),
     "worse than the base model": (
         *([whole(1, 30, 13.4, 13), whole(2, 30, 16, 15)], {"baseline": 8.0}),
-        *(["13.00 % at best, against 8.00 %", "0.001: search below it"], [TEXTS, WON]),
+        *(["13.00 % at best, against 8.00 %", "0.001: search below it"], [TEXTS]),
     ),
     "worse than a bad base model": (
         *([whole(1, 80, 73.4, 73), whole(2, 80, 76, 75)], {"baseline": 60.0}),
-        *(["Keep the base model", TEXTS], ["Most of what", WON]),
+        *(["Keep the base model", TEXTS], ["Most of what"]),
     ),
     "more errors than words": (
         *([whole(1, 250, 200, 142), whole(2, 280, 270, 260)], {"baseline": 300.0}),
@@ -120,14 +111,14 @@ TABLE: dict[str, tuple[Sequence[TrialRecord], dict[str, Any], Sequence[str], Seq
                 "those of the audio",
                 "inspect --data demo",
             ],
-            [MORE, WON, BEGIN],
+            [MORE],
         ),
     ),
     "broken by training": (
         *([whole(1, 250, 200, 142), whole(2, 280, 270, 260)], {"baseline": 30.0}),
         *(
             ["so the texts fit and training breaks it", "Keep the base model"],
-            [MORE, WON, TEXTS, "those of the audio"],
+            [MORE, TEXTS, "those of the audio"],
         ),
     ),
     "the only trial rises at the end": (

@@ -79,7 +79,6 @@ def test_winner_against_the_others(tmp_path: Path, capsys: pytest.CaptureFixture
     assert re.search(
         r"Finalists .* 002 2 12\.30 0\.14 \d+\.\d+ to \d+\.\d+ .*winner.* 003 2 13\.00 0\.57", page.text
     )
-    assert "has no interval" not in page.text
     assert "Trial 002 has the lowest mean; no difference to 003 is shown." in page.text
     assert "finished, 9 of 9 trials ended in 1:00:00" in page.text
     shown = capsys.readouterr().out
@@ -109,16 +108,12 @@ TOLD: dict[str, tuple[list[TrialRecord], dict[str, Any], Sequence[str]]] = {
         *([made_trial(n, [40, 20, 10.0 + n], rate=n / 1e3) for n in (1, 2, 3)], {}),
         ["WER of the best, trial 001, the lowest of 3 trials on the clips that chose it"],
     ),
-    "the base model's clips are gone": (
-        *([made_trial(1, WHOLE)], {}),
-        ["The base model's errors by clip were not kept, so it has no interval."],
-    ),
-    "usual settings that diverged did not win": (
+    "usual settings that diverged": (
         [
             made_trial(n, [wer], stop=Stop("diverged", 1088), rate=n / 1e3)
             for n, wer in ((1, 20.0), (2, 30.0))
         ],
-        *({}, ["Trial 001 had them; it diverged at 20.00 %."]),
+        *({}, ["Trial 001 had them: diverged, 20.00 %."]),
     ),
     "what is counted": (
         *([made_trial(1, WHOLE)], {"settings": {"language": "en"}}),
@@ -134,10 +129,7 @@ TOLD: dict[str, tuple[list[TrialRecord], dict[str, Any], Sequence[str]]] = {
     ),
     "clips that were left out": (
         *([made_trial(1, WHOLE)], {"drops": [*DROPS, Drop("test", "x.wav", "empty_text", "no text")]}),
-        [
-            *("251 of 1,451 clips (17 %) were left out.", "too long audio", "clip199.wav"),
-            "The first 200 of 251 clips; dropped_clips.jsonl has all",
-        ],
+        ["251 of 1,451 clips (17 %) were left out.", "too long audio 250", "dropped_clips.jsonl"],
     ),
     "of many trials the best first": (
         [
@@ -155,8 +147,6 @@ def test_what_a_page_tells(case: str, tmp_path: Path) -> None:
     text = page_of(write_experiment(tmp_path, trials, **kinds)).text
     for words in told:
         assert words in text
-    assert "They won" not in text or trials[0].status == "completed"
-    assert "clip200.wav" not in text
     assert len(trials) < 60 or text.index("All 61 trials") < text.index("012 stopped early")
 
 
@@ -198,12 +188,10 @@ def test_settings_under_conditions(tmp_path: Path) -> None:
     assert run(folder) == 0
     page = read(folder)
     slices = {f"slice-{name}" for name in ("spec-augment", "dropout", "mask-time-prob", "weight-decay")}
-    assert set(page.figures) == {
-        *("winner", "history", "curves", "importances", "map", "parallel", "cost"),
-        *slices,
-    }
+    assert set(page.figures) == {"curves", *slices}
     assert "0 to 0.1, where spec_augment is true; 0.1 to 0.9" in page.text
-    assert "Settings that only some trials have are left out." in page.text
+    assert re.search(r"dropout 0 to 0\.3 \d+ %", page.text)
+    assert "of settings that all trials have" in page.text
 
 
 HOSTILE = "</script><script>alert(1)</script><b>&\"' {{ 7 * 7 }}"
@@ -211,13 +199,12 @@ HOSTILE = "</script><script>alert(1)</script><b>&\"' {{ 7 * 7 }}"
 
 def test_nothing_of_the_users_is_html(tmp_path: Path) -> None:
     """Names of data, models, settings and errors come from others; a page that ran them would be theirs."""
-    drops = [Drop("train", HOSTILE, "unreadable_audio", HOSTILE)] * 3
     trials = [
         made_trial(1, [40, 20, 10]),
         made_trial(2, [41], error=f"ValueError: {HOSTILE}"),
         *(made_trial(n, [42 + n], rate=1e-3 * n) for n in (3, 4, 5)),
     ]
-    folder = write_experiment(tmp_path, trials, drops=drops)
+    folder = write_experiment(tmp_path, trials)
     settings = yaml.safe_load((folder.path / "experiment.yaml").read_text())
     settings["train_config"] |= {"data": HOSTILE, "model": f"/models/{HOSTILE}", "language": HOSTILE}
     settings["notes"] = [HOSTILE]
@@ -226,21 +213,10 @@ def test_nothing_of_the_users_is_html(tmp_path: Path) -> None:
     hostile = folder.path.rename(tmp_path / "<b>&{{ 7 * 7 }}")
     assert main(["report", hostile.name, "--storage", str(tmp_path)]) == 0
     page = read(ExperimentFolder(hostile.name, hostile))
-    assert page.text.count(" ".join(HOSTILE.split())) >= 8
+    assert page.text.count(" ".join(HOSTILE.split())) >= 6
     assert hostile.name in page.headings
     assert "ValueError: </script>" in page.text
     assert "<b" not in re.sub(r"<br>", "", page.labels), "plotly would take it for markup"
-    assert "base model script&gt;&lt;b&gt;" in page.labels
-
-
-def test_an_experiment_that_was_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = small(tmp_path / "before")
-    shutil.move(tmp_path / "before", tmp_path / "after")
-    moved = ExperimentFolder("made", tmp_path / "after" / "made")
-    assert run(moved) == 0
-    assert not folder.path.exists()
-    assert "95 % interval" in read(moved).text
-    assert capsys.readouterr().err == ""
 
 
 def test_files_of_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,14 +231,6 @@ def test_files_of_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert run(folder) == 0
     assert {path.name for path in (folder.path / "report").iterdir()} == {"mine.txt", "report.html"}
     assert read(folder).headings
-
-
-def test_it_opens_in_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
-    folder = write_experiment(tmp_path, [made_trial(1, [40])])
-    assert run(folder, "--open") == 0
-    assert opened == [(folder.path / "report" / "report.html").as_uri()]
 
 
 def test_at_the_end_of_a_search(tmp_path: Path) -> None:
@@ -293,13 +261,8 @@ def test_a_training_has_a_small_page(tmp_path: Path) -> None:
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Experiments of which a file is not as it was written."""
     storage = tmp_path_factory.mktemp("damaged")
-    names = ("made", "broken", "missing", "half", "space")
+    names = ("made", "half", "space")
     made = {name: write_experiment(storage, [made_trial(1, [40])], name=name).path for name in names}
-    log = made["broken"] / EVENTS_FILE
-    log.write_bytes(log.read_bytes().replace(b'"wer": 40', b'"wer": 20', 1))
-    log = made["missing"] / EVENTS_FILE
-    lines = log.read_bytes().splitlines(keepends=True)
-    log.write_bytes(b"".join([*lines[:3], *lines[4:]]))
     half = made["half"] / "experiment.yaml"
     settings = yaml.safe_load(half.read_text())
     half.write_text(yaml.safe_dump({key: settings[key] for key in settings.keys() - {"rungs", "clips"}}))
@@ -314,8 +277,6 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["mad"], ["no experiment 'mad'", "there is", "made"]),
         ([], ["EXPERIMENT", "report --help"]),
         (["made", "--output", "."], ["--output", "is a folder", "report.html"]),
-        (["broken"], ["broken/events.jsonl: line 6 is damaged", "bring the file back"]),
-        (["missing"], ["missing/events.jsonl: line 4 holds event 5", "out of order"]),
         (["half"], ["half/experiment.yaml", "has no rungs, clips"]),
         (["space"], ["space/experiment.yaml", "its space cannot be used: try_first"]),
     ],
@@ -378,3 +339,11 @@ def test_from_an_object_store(
     assert "finished, 9 of 9 trials ended" in page.text
     assert "95 % interval of the gain" in page.text
     assert f"--storage '{address}'" in page.text
+
+
+def test_it_opens_in_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    folder = write_experiment(tmp_path, [made_trial(1, [40])])
+    assert run(folder, "--open") == 0
+    assert opened == [(folder.path / "report" / "report.html").as_uri()]

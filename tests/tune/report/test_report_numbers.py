@@ -74,12 +74,10 @@ def spread(count: int, points: float) -> list[Any]:
 def test_the_important_setting_is_named(tmp_path: Path) -> None:
     analysis = analysed(tmp_path, spread(40, 20.0))
     found = analysis.importances
-    assert found[0].name == "learning_rate"
-    assert {importance.name for importance in found} == set(analysis.experiment.parameters)
-    assert sum(importance.share for importance in found) == pytest.approx(1)
-    assert found[0].low > 0.6
-    assert all(importance.low <= importance.share <= importance.high for importance in found)
-    assert max(importance.high for importance in found[1:]) < found[0].low
+    assert set(found) == set(analysis.experiment.parameters)
+    assert sum(found.values()) == pytest.approx(1)
+    assert next(iter(found)) == "learning_rate"
+    assert found["learning_rate"] > 0.6
     assert Analysis(analysis.experiment).importances == found, "the same each time"
 
 
@@ -88,17 +86,6 @@ def clips(wer: float, n: int, random: np.random.Generator) -> ClipErrors:
     words = random.integers(3, 20, size=n)
     hard = random.beta(2, 2 * (100 / wer - 1), size=n)
     return ClipErrors(random.binomial(words, hard).astype(float), words.astype(float))
-
-
-def test_an_interval_covers_the_truth() -> None:
-    """Of 200 validation sets drawn for a model with a WER of 20 %, the interval holds it in 90 to 99 %."""
-    random = np.random.default_rng(1)
-    held = 0
-    for _ in range(200):
-        interval = objective_interval([clips(20.0, 150, random)])
-        assert interval is not None
-        held += interval[0] <= 20.0 <= interval[1]
-    assert 0.90 <= held / 200 <= 0.99
 
 
 def test_intervals_need_the_same_clips() -> None:

@@ -101,19 +101,6 @@ def test_a_plateau(wers: list[float | None], points: float, ends: bool) -> None:
         assert end.text == f"3 trials in a row were no better than 40.00 % by more than {points:g} points"
 
 
-def test_a_plateau_goes_by_the_end_of_the_trials() -> None:
-    """Number 1 began first and ends last, with the best."""
-    search = Search(plateau_trials=2)
-    first = search.trial(None, None)
-    for wer in (50.0, 51.0):
-        search.trial(wer)
-    first.best_value = 10.0
-    assert search.reason is None
-    first.end("completed")
-    first.ended = time.time() + 100
-    assert search.reason is None
-
-
 def test_failures_in_a_row() -> None:
     search = Search()
     for outcome in ("failed", "failed", "diverged", "failed", "failed"):
@@ -172,15 +159,6 @@ def test_what_the_finalists_need_is_kept() -> None:
     assert hours.reason == "gpu_hours"
 
 
-def test_repeats_are_measured_on_whole_windows_and_take_longer() -> None:
-    """Of an hour 40 minutes were training: with windows three times as long a repeat takes 1:40."""
-    search = Search()
-    search.trial(30.0).train_seconds = 2400.0
-    seconds, hours = final_round_cost(search.records, 4, 2, 3.0)
-    assert seconds == pytest.approx(2 * 6000.0, rel=1e-3)
-    assert hours == pytest.approx(4 * 6000.0 / 3600, rel=1e-3)
-
-
 def test_what_is_measured_after_the_repeats_is_kept_too_and_counts_for_the_gpu_hours() -> None:
     """Of an hour 40 minutes were training, the other 20 two evaluations."""
     search = Search(gpus=2.0, gpu_hours=3.0)
@@ -234,3 +212,12 @@ def test_durations(text: str, seconds: float) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--time-budget '.*': must be a duration such as 8h, 90m"):
         parse_duration("--time-budget", text)
+
+
+def test_repeats_are_measured_on_whole_windows_and_take_longer() -> None:
+    """Of an hour 40 minutes were training: with windows three times as long a repeat takes 1:40."""
+    search = Search()
+    search.trial(30.0).train_seconds = 2400.0
+    seconds, hours = final_round_cost(search.records, 4, 2, 3.0)
+    assert seconds == pytest.approx(2 * 6000.0, rel=1e-3)
+    assert hours == pytest.approx(4 * 6000.0 / 3600, rel=1e-3)

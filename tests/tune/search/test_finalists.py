@@ -89,22 +89,6 @@ def test_no_repeat_has_a_seed_that_a_finalist_was_trained_with() -> None:
     assert [config["seed"] for config in last.values()] == [0, 1], "no seed is above what a training takes"
 
 
-@pytest.mark.parametrize("space_seed", [None, 0, 1, 7])
-def test_a_seed_fixed_by_the_space_file_is_no_repeats(tmp_path: Path, space_seed: int | None) -> None:
-    """It goes before `--seed` in every training, so that `--seed` is not what repeats have to differ from."""
-    path = tmp_path / "space.yaml"
-    fixed = "" if space_seed is None else f"seed: {space_seed}\n"
-    path.write_text(f"{RATE}: {{type: float, low: 1.0e-4, high: 1.0e-2, log: true}}\n{fixed}")
-    storage = Storage.parse(str(tmp_path / "experiments"))
-    plan = make_plan(SearchRequest(space=str(path), trials=8, storage=storage, seed=6))
-    trained_with = 6 if space_seed is None else space_seed
-    assert plan.base.seed == trained_with
-    best = choose_finalists(trials(*[(9.0 + n, "completed") for n in range(8)]), 2)
-    settings = repeat_settings(best, 2, plan.base.seed)
-    assert list(settings) == ["001-r1", "002-r1", "001-r2", "002-r2"]
-    assert trained_with not in {plan.base.replace(**config).seed for config in settings.values()}
-
-
 def suggested(repeater: Repeater, *ray_ids: str) -> list[str | None]:
     configs = [repeater.suggest(ray_id) for ray_id in ray_ids]
     return [config and config[TRIAL_ID] for config in configs]
@@ -120,7 +104,7 @@ def test_repeats_are_handed_out_as_there_is_room() -> None:
     assert suggested(repeater, "b", "c") == ["001-r1", None]
     repeater.on_trial_complete("a")
     assert suggested(repeater, "c", "d") == ["002-r2", None]
-    repeater.on_trial_complete("b", error=True)
+    repeater.on_trial_complete("b")
     repeater.on_trial_complete("c")
     assert not repeater.exhausted
     assert suggested(repeater, "d", "e") == ["001-r2", None]
@@ -140,9 +124,7 @@ def test_resumed_half_way() -> None:
     assert suggested(repeater, "a", "b", "c") == ["001-r1", "001-r2", None]
 
 
-def repeats(
-    wers: list[float], *, speed: float | None = None, seed: int = 0, clips: int = CLIPS
-) -> list[Repeat]:
+def repeats(wers: list[float], *, seed: int = 0, clips: int = CLIPS) -> list[Repeat]:
     """Trainings with these WERs in percent; which words are wrong is by chance, hard clips alike for all."""
     difficulty = np.random.default_rng(1).gamma(2.0, 0.5, clips)
     generator = np.random.default_rng(seed)
@@ -152,9 +134,8 @@ def repeats(
         errors = np.zeros(clips, int)
         wrong = round(wer / 100 * clips * WORDS)
         np.add.at(errors, generator.choice(clips, wrong, p=difficulty / difficulty.sum()), 1)
-        found.append(
-            Repeat(f"r{number}", 100 * errors.sum() / words.sum(), 100.0, ClipErrors(errors, words), speed)
-        )
+        clip_errors = ClipErrors(errors, words)
+        found.append(Repeat(f"r{number}", clip_errors.rate, 100.0, clip_errors))
     return found
 
 
@@ -162,39 +143,24 @@ UNSEEN = 100 * 3 * (1 + 0.3 * 99) / (CLIPS * 100)
 """Points by which the rule of three lets rates of as many clips of 100 words differ that look alike."""
 
 
-def even(wer: float, speed: float | None = None, seconds: float = 100.0) -> Repeat:
+def even(wer: float) -> Repeat:
     """The same share of every clip is wrong, so that the clips make no noise but `UNSEEN`."""
     words = np.full(CLIPS, 100)
-    return Repeat("r", wer, seconds, ClipErrors(words * wer / 100, words), speed)
+    return Repeat("r", wer, 100.0, ClipErrors(words * wer / 100, words))
 
 
-def trained(wer: float, hard: np.ndarray, generator: np.random.Generator, *, slower: float) -> Repeat:
-    """A training on 200 clips of 10 words that has this WER: the words that are hard for all, and some of its own.
-
-    Args:
-        wer: in percent.
-        hard: of each word, shape (2000,).
-        generator: of what is its own.
-        slower: how many times as long it takes.
-    """
-    order = np.argsort(hard + 0.5 * generator.standard_normal(len(hard)))
-    wrong = order[: round(wer / 100 * len(hard))]
-    errors = np.bincount(wrong // 10, minlength=len(hard) // 10)
-    clips = ClipErrors(errors, np.full(len(hard) // 10, 10))
-    return Repeat("r", 100 * len(wrong) / len(hard), 100.0 * slower, clips, 32 / slower)
-
-
-def worse_wins(points: float, draws: int = 250) -> float:
-    """How often of two finalists with two repeats the one wins that is worse by so many points, and 7 % faster."""
+def worse_wins(points: float, draws: int = 1000) -> float:
+    """How often of two finalists with two repeats the one wins that is worse by so many points."""
     generator = np.random.default_rng(0)
     won = 0
     for _ in range(draws):
-        hard = generator.standard_normal(2000)
-        found: dict[str, list[Repeat]] = {}
-        for name, more, slower in (("better", 0.0, 1.0), ("worse", points, 0.93)):
-            wers = 10.0 + more + 0.5 * generator.standard_normal(2)
-            found[name] = [trained(wer, hard, generator, slower=slower) for wer in wers]
-        won += judge_finalists(found).winner == "worse"
+        first, second = 10.0 + 0.5 * generator.standard_normal((2, 2))
+        won += (
+            judge_finalists(
+                {"better": [*map(even, first)], "worse": [even(wer + points) for wer in second]}
+            ).winner
+            == "worse"
+        )
     return won / draws
 
 
@@ -217,61 +183,19 @@ def test_a_clear_difference_has_a_winner() -> None:
     assert (first.difference, first.interval) == (0.0, (0.0, 0.0))
 
 
-@pytest.mark.parametrize(("points", "most"), [(0.5, 0.25), (1.5, 0.05)])
+@pytest.mark.parametrize(("points", "most"), [(0.5, 0.2), (1.5, 0.01)])
 def test_the_worse_settings_rarely_win(points: float, most: float) -> None:
-    """By the means' noise alone 16 % at 0.5 points and 0.1 % at 1.5; with the choice by cost 21 % and 0.3 %.
-
-    When of all that tied the cheaper won, which nearly all did, it was 97 and 62 %.
-    """
+    """By the means' noise 16 % at 0.5 points and 0.1 % at 1.5."""
     assert worse_wins(points) <= most
 
 
-@pytest.mark.parametrize(
-    ("lead", "behind", "speeds", "winner"),
-    [
-        (15.0, 0.09, (20.0, 28.0), "other"),
-        (15.0, 0.11, (20.0, 28.0), "lead"),  # more than 0.1 points
-        (5.0, 0.04, (20.0, 28.0), "other"),
-        (5.0, 0.06, (20.0, 28.0), "lead"),  # more than 1 % of 5 %
-        (15.0, 0.0, (20.0, 28.0), "other"),
-        (15.0, 0.09, (20.0, 20.9), "lead"),  # noise of the machines
-        (15.0, 0.09, (20.0, 19.0), "lead"),
-        (15.0, 0.09, (None, 28.0), "lead"),  # not known, so nothing to compare
-        (15.0, 0.09, (20.0, None), "lead"),
-        (15.0, 0.09, (None, None), "lead"),
-    ],
-)
-def test_cost_decides_only_between_settings_that_are_as_good(
-    lead: float, behind: float, speeds: tuple[float | None, float | None], winner: str
-) -> None:
-    verdict = judge_finalists(
-        {
-            "lead": [even(lead, speeds[0]), even(lead, speeds[0])],
-            "other": [even(lead + behind, speeds[1]), even(lead + behind, speeds[1])],
-        }
-    )
-    assert verdict.winner == winner
-    within = "0.1 points" if lead == 15.0 else "1 % of its WER"
-    if winner == "other":
-        assert verdict.describe() == f"other is as good as lead within {within} and trains 1.4 x faster"
-
-
-def test_the_fastest_of_those_that_are_as_good() -> None:
-    verdict = judge_finalists(
-        {
-            "best": [even(15.0, 10.0), even(15.0, 10.0)],
-            "close": [even(15.05, 15.0), even(15.05, 15.0)],
-            "closer": [even(15.02, 12.0), even(15.02, 12.0)],
-            "near": [even(15.3, 40.0), even(15.3, 40.0)],
-            "far": [even(31.0, 90.0), even(31.4, 90.0)],
-        }
-    )
-    assert [found.tied for found in verdict.standings] == [False, True, True, True, False]
-    assert (verdict.winner, verdict.tie) == ("close", True)
-    assert verdict.undecided == ["best", "closer", "near"]
-    assert verdict.describe() == (
-        "close is as good as best within 0.1 points and trains 1.5 x faster; no difference to closer, near is shown"
-    )
+def test_several_that_tie() -> None:
+    wers = {"best": 15.0, "close": 15.05, "near": 15.3, "far": 31.0}
+    verdict = judge_finalists({name: [even(wer), even(wer)] for name, wer in wers.items()})
+    assert [found.tied for found in verdict.standings] == [False, True, True, False]
+    assert (verdict.winner, verdict.tie) == ("best", True)
+    assert verdict.undecided == ["close", "near"]
+    assert verdict.describe() == "best has the lowest mean; no difference to close, near is shown"
 
 
 def test_one_repeat_shows_no_spread_so_the_usual_one_is_taken() -> None:
@@ -350,6 +274,22 @@ def test_a_verdict_is_the_same_each_time_and_plain() -> None:
     assert saved["winner"] == verdict.winner
     assert set(saved["standings"][0]) == {
         *("trial_id", "runs", "values", "mean", "sd", "seconds", "difference", "interval", "tied"),
-        *("samples_per_second", "mean_interval"),
+        "mean_interval",
     }
     assert restored(Verdict, saved) == verdict
+
+
+@pytest.mark.parametrize("space_seed", [None, 0, 1, 7])
+def test_a_seed_fixed_by_the_space_file_is_no_repeats(tmp_path: Path, space_seed: int | None) -> None:
+    """It goes before `--seed` in every training, so that `--seed` is not what repeats have to differ from."""
+    path = tmp_path / "space.yaml"
+    fixed = "" if space_seed is None else f"seed: {space_seed}\n"
+    path.write_text(f"{RATE}: {{type: float, low: 1.0e-4, high: 1.0e-2, log: true}}\n{fixed}")
+    storage = Storage.parse(str(tmp_path / "experiments"))
+    plan = make_plan(SearchRequest(space=str(path), trials=8, storage=storage, seed=6))
+    trained_with = 6 if space_seed is None else space_seed
+    assert plan.base.seed == trained_with
+    best = choose_finalists(trials(*[(9.0 + n, "completed") for n in range(8)]), 2)
+    settings = repeat_settings(best, 2, plan.base.seed)
+    assert list(settings) == ["001-r1", "002-r1", "001-r2", "002-r2"]
+    assert trained_with not in {plan.base.replace(**config).seed for config in settings.values()}

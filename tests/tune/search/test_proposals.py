@@ -1,103 +1,16 @@
-"""A proposal depends on the trials before alone: what is kept from one to the next changes none."""
+"""What the Gaussian process is told of trials that were stopped early."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
 from optuna.trial import TrialState
 
-from tune.search.proposals import EARLIER, Proposer
-from tune.search.samplers import BUDGET, projected, tpe
-from tune.space.space import SearchSpace, load_space
-
-RANGES = """\
-learning_rate: {type: float, low: 1.0e-5, high: 1.0e-2, log: true}
-warmup_ratio: {type: float, low: 0, high: 0.3}
-"""
-CHOICES = "train_batch_size: {type: choice, values: [4, 8]}\n"
-ONE = "gradient_accumulation_steps: {type: choice, values: [2]}\n"
-TPE_ALONE = "gp_trials: 0, startup_trials: 4"
-
-
-def space_of(folder: Path, text: str) -> SearchSpace:
-    path = folder / "space.yaml"
-    path.write_text(text)
-    return load_space(str(path)).resolve(1e-3)
-
-
-def told(study: optuna.Study, number: int, space: SearchSpace, params: dict[str, Any]) -> None:
-    """Add a trial and lead the trials before it on: some go on, some end in each of the ways."""
-    study.enqueue_trial(params)
-    study.ask(fixed_distributions=space.to_optuna())
-    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        open_one = optuna.trial.Trial(study, trial._trial_id)
-        if (trial.number + number) % 3 == 0:
-            open_one.report(60.0 - 3 * ((7 * trial.number + number) % 11), 100 * (number - trial.number + 1))
-        if number - trial.number > 3:
-            state = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)[trial.number % 3]
-            study.tell(open_one, 40.0 - trial.number % 7 if state == TrialState.COMPLETE else None, state)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"{RANGES}{CHOICES}searcher: {{{TPE_ALONE}}}",
-        f"{RANGES}{ONE}searcher: {{{TPE_ALONE}, multivariate: false}}",
-        f"{RANGES}{CHOICES}searcher: {{{TPE_ALONE}, constant_liar: false}}",
-        f"{RANGES}{CHOICES}searcher: {{gp_trials: 7, startup_trials: 3}}",
-    ],
-    ids=["TPE", "each parameter by itself", "running ones left out", "a Gaussian process first"],
-)
-@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
-def test_what_is_kept_changes_no_proposal(tmp_path: Path, text: str, warm: bool) -> None:
-    space = space_of(tmp_path, text)
-    study = optuna.create_study()
-    distributions = {"learning_rate": space.to_optuna()["learning_rate"]}
-    for place in range(6 if warm else 0):  # of an experiment that had fewer parameters
-        study.add_trial(
-            optuna.trial.create_trial(
-                params={"learning_rate": 1e-4 * (place + 1)},
-                distributions=distributions,
-                value=30.0 + place,
-                user_attrs={EARLIER: "an earlier experiment"},
-            )
-        )
-    kept = Proposer(space, 3)
-    seen = []
-    for number in range(1, 20):
-        trials = study.get_trials(deepcopy=False)
-        params = kept.propose(trials, number)
-        assert params is not None
-        assert params == Proposer(space, 3).propose(study.get_trials(), number)
-        assert all(params != other for other in seen)
-        seen.append(params)
-        told(study, len(trials), space, params)
-    assert {trial.state for trial in study.trials} >= {
-        TrialState.COMPLETE,
-        TrialState.PRUNED,
-        TrialState.FAIL,
-    }
-
-
-@pytest.mark.parametrize(
-    "text", [f"{RANGES}{CHOICES}", f"{ONE}{RANGES}"], ids=["all free", "one of a single value"]
-)
-def test_the_sampler_need_not_look_for_the_parameters(tmp_path: Path, text: str) -> None:
-    space = space_of(tmp_path, f"{text}searcher: {{{TPE_ALONE}}}")
-    study = optuna.create_study()
-    for number in range(12):
-        proposals = []
-        for whole in (space.to_optuna(), None):
-            model = optuna.create_study(sampler=tpe(space, number, whole))
-            model.add_trials(study.get_trials())
-            proposals.append(model.ask(fixed_distributions=space.to_optuna()).params)
-        assert proposals[0] == proposals[1]
-        told(study, number, space, proposals[0])
+from tune.search.samplers import BUDGET, projected
 
 
 def one(

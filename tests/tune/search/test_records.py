@@ -38,15 +38,6 @@ def test_a_diverged_trial_stays_diverged_and_keeps_its_best() -> None:
     assert trial.evaluations == [(100, 30.0)]
 
 
-def test_how_a_trial_ends_is_known_before_it_has_ended() -> None:
-    going, stopped, finished = (TrialRecord(number, {}) for number in ("001", "002", "003"))
-    going.add_evaluation(evaluation(100, 30.0))
-    stopped.add_evaluation(evaluation(100, 40.0), Stop("asha", 100, 40.0, 30.0, 3))
-    finished.add_evaluation({**evaluation(900, 10.0), "finished": 1.0})
-    assert [going.outcome, stopped.outcome, finished.outcome] == ["running", "early_stopped", "completed"]
-    assert [record.status for record in (going, stopped, finished)] == ["running"] * 3
-
-
 def test_a_record_survives_being_written_down() -> None:
     records = Records()
     old = records.start("001", {"learning_rate": 1e-5}, 8)
@@ -118,32 +109,6 @@ def test_late_progress_does_not_turn_back() -> None:
     assert (trial.samples_seen, trial.epoch) == (300, 3.0), "only the log says what was measured"
 
 
-def test_time_left() -> None:
-    records = Records()
-    assert time_left(records, 4, 900, 10.0) is None
-    running = records.start("001", {})
-    running.add_evaluation(evaluation(300, 30.0))
-    # 300 samples in 10 s; 600 to go here and three trials of 900 to come
-    assert time_left(records, 4, 900, 10.0) == pytest.approx((600 + 3 * 900) / 30)
-    stopped = records.start("002", {})
-    stopped.add_evaluation(evaluation(100, 60.0))
-    stopped.end("early_stopped")
-    # the two to come are now taken to be as long as the one that ended
-    assert time_left(records, 4, 900, 10.0) == pytest.approx((600 + 2 * 100) / 40)
-
-
-def test_a_low_screen_shows_running_trials_and_the_best() -> None:
-    records = Records()
-    for number in range(1, 33):
-        trial = records.start(f"{number:03d}", {})
-        trial.add_evaluation(evaluation(100, 20.0 if number == 3 else 50.0))
-        if number < 31:
-            trial.end("early_stopped")
-    shown = most_telling(records.all(), records.best(), 5)
-    assert [trial.trial_id for trial in shown] == ["003", "029", "030", "031", "032"]
-    assert len(most_telling(records.all(), records.best(), 100)) == 32
-
-
 def test_trials_from_1000_on_come_after_those_before() -> None:
     records = Records()
     for number in (1001, 998, 1000, 999):
@@ -158,3 +123,17 @@ def test_trials_from_1000_on_come_after_those_before() -> None:
     assert [trial.trial_id for trial in choose_finalists(records, 2)] == ["998", "999"]
     repeats = ["002-r1", "999-r10", "999", "999-r2", "001"]
     assert sorted(repeats, key=trial_order) == ["001", "002-r1", "999", "999-r2", "999-r10"]
+
+
+def test_time_left() -> None:
+    records = Records()
+    assert time_left(records, 4, 900, 10.0) is None
+    running = records.start("001", {})
+    running.add_evaluation(evaluation(300, 30.0))
+    # 300 samples in 10 s; 600 to go here and three trials of 900 to come
+    assert time_left(records, 4, 900, 10.0) == pytest.approx((600 + 3 * 900) / 30)
+    stopped = records.start("002", {})
+    stopped.add_evaluation(evaluation(100, 60.0))
+    stopped.end("early_stopped")
+    # the two to come are now taken to be as long as the one that ended
+    assert time_left(records, 4, 900, 10.0) == pytest.approx((600 + 2 * 100) / 40)

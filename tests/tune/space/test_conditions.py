@@ -164,7 +164,7 @@ def drawn(space: SearchSpace, name: str, proposer: str, count: int = 300) -> lis
     """Random proposals of a sampler before it has a model."""
     found = []
     for seed in range(count):
-        sampler = tpe(space, seed, space.to_optuna()) if proposer == "tpe" else gaussian_process(space, seed)
+        sampler = tpe(space, seed) if proposer == "tpe" else gaussian_process(space, seed)
         study = optuna.create_study(sampler=sampler)
         found.append(study.ask(space.to_optuna()).params[name])
     return found

@@ -15,9 +15,7 @@ class Advice:
     seen: str
     """One sentence that can stand alone."""
     follows: str = ""
-    """What to do about it, or what it means."""
-    change: bool = True
-    """Whether something should be done otherwise next time; else it is good to know."""
+    """What to do about it."""
 
 
 def counted(number: int, noun: str) -> str:

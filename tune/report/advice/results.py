@@ -7,9 +7,8 @@ import statistics
 from collections.abc import Iterator
 
 from trainer.scoring.intervals import LEAST
-from tune.report.advice.advice import FEW, Advice, counted
+from tune.report.advice.advice import Advice, counted
 from tune.report.analysis import Analysis
-from tune.search.records import listed, trial_order
 from tune.util.console import short_value
 
 _FALL = 0.1
@@ -18,8 +17,6 @@ _FALL = 0.1
 The learning rate goes to zero at the end, which lowers WER by itself; a curve that is done falls by a few percent."""
 _RISING_SHARE = 0.5
 """Share of the whole trials whose WER rose again from which that is told."""
-_ALIKE = 3
-"""Trials as good as the best from which their order is told to be chance."""
 _WIDE = 0.15
 """Half of the winner's interval, as a share of its WER, from which the validation clips are too few."""
 _MOST_WRONG = 80.0
@@ -157,71 +154,6 @@ def rises_at_the_end(analysis: Analysis) -> Iterator[Advice]:
     )
 
 
-def order_is_noise(analysis: Analysis) -> Iterator[Advice]:
-    """Several trials are as good as the best."""
-    whole = analysis.whole
-    if len(whole) < _ALIKE:
-        return
-    best = analysis.expected[whole[0].trial_id]
-    alike = [trial for trial in whole if analysis.expected[trial.trial_id] - best <= analysis.pair_noise]
-    if len(alike) < _ALIKE:
-        return
-    source = "as the finalists show" if analysis.noise_measured else "as is usual"
-    yield Advice(
-        f"Trials {listed([trial.trial_id for trial in alike])} lie within {analysis.pair_noise:.1f} points of the "
-        "best, no more than seeds make.",
-        f"Their order is chance (seeds differ by {analysis.noise:.2f} points, {source}).",
-        change=False,
-    )
-
-
-def finalists_tie(analysis: Analysis) -> Iterator[Advice]:
-    """The finalists' intervals reach zero."""
-    verdict = analysis.experiment.verdict
-    if verdict is None or not verdict.tie:
-        return
-    alike = listed(sorted([verdict.winner, *verdict.undecided], key=trial_order))
-    repeats = 2 * max(len(verdict.standing.values), 1)
-    yield Advice(
-        f"Between finalists {alike} no difference beyond noise is shown.",
-        f"Trial {verdict.reason}. If the difference matters, `--repeats {repeats}` tells more.",
-        change=False,
-    )
-
-
-def usual_settings_do(analysis: Analysis) -> Iterator[Advice]:
-    """The usual settings of the model's size came to the same, or to more, than others that were measured."""
-    experiment, recipe, winner = analysis.experiment, analysis.recipe, analysis.winner
-    if recipe is None or winner is None or recipe.best_value is None:
-        return
-    if recipe.status != "completed" or winner.value >= min(experiment.base_value, _MOST_WRONG):
-        return
-    others = [trial for trial in analysis.ranked if trial is not recipe]
-    if not others:
-        return
-    enough = experiment.has_ended and len(others) + 1 >= FEW
-    if recipe.trial_id == winner.trial_id:
-        won = f"are the best of {len(others) + 1}" if experiment.has_ended else "are the best so far"
-        if analysis.expected[others[0].trial_id] - winner.value <= analysis.pair_noise:
-            won += ", by no more than noise"
-        yield Advice(
-            f"The usual settings for this model's size {won} (trial {recipe.trial_id}).",
-            "On data like this you can begin with them." if enough else "",
-            change=False,
-        )
-        return
-    worse = recipe.best_value - winner.value
-    noise = 1.96 * analysis.noise * (1 + 1 / max(1, len(analysis.winning_runs))) ** 0.5
-    if worse > noise:
-        return
-    yield Advice(
-        f"The usual settings do as well within noise: {recipe.best_value:.2f} % (trial {recipe.trial_id}), the "
-        f"{analysis.who} {winner.value:.2f} %.",
-        "On data like this you can do without a search." if enough else "",
-        change=False,
-    )
-
-
 def few_clips(analysis: Analysis) -> Iterator[Advice]:
     """The winner's interval is wide, or not to be had, because there are few validation clips."""
     winner = analysis.winner
@@ -239,10 +171,9 @@ def few_clips(analysis: Analysis) -> Iterator[Advice]:
 
 
 def short_window(analysis: Analysis) -> Iterator[Advice]:
-    """What training and measuring with a shorter window than the model's own cost or gained."""
+    """Training and measuring with a shorter window than the model's own cost more than seeds make."""
     experiment = analysis.experiment
-    train, verdict = experiment.train_config, experiment.verdict
-    window = train.get("audio_window")
+    window, verdict = experiment.train_config.get("audio_window"), experiment.verdict
     fixed = experiment.settings.space.get("fixed") or {}
     if verdict is None or window == WHOLE_SECONDS or "full_window_evaluation" in fixed:
         return
@@ -252,20 +183,11 @@ def short_window(analysis: Analysis) -> Iterator[Advice]:
     known = [found for found in verdict.standings if found.trial_id in trials]
     if not known:
         return
-    change = statistics.mean(found.mean - trials[found.trial_id] for found in known)
-    heard = f"{window:g} s" if isinstance(window, float | int) else "the longest clip"
-    if window == "batch":
-        heard += " of each batch"
-    compared = (
-        f"The finalists {listed([found.trial_id for found in known])} were trained on the audio window of {heard}. "
-        f"With the model's whole one, as it will be used, their repeats have {abs(change):.2f} WER points "
-        f"{'more' if change > 0 else 'less'} than their trials had with it"
-    )
-    if change <= analysis.pair_noise:
-        yield Advice(f"{compared}: no more than seeds make.", change=False)
-        return
-    yield Advice(
-        f"{compared}.",
-        "Other seeds alone do not make so much: compare with a search at `--set audio_window=30`, which takes "
-        "more time.",
-    )
+    more = statistics.mean(found.mean - trials[found.trial_id] for found in known)
+    if more > analysis.pair_noise:
+        heard = f"{window:g} s" if isinstance(window, float | int) else "the longest clip"
+        yield Advice(
+            f"The finalists' repeats have {more:.2f} WER points more with the model's whole window than their trials "
+            f"had with that of {heard}{' of each batch' * (window == 'batch')}.",
+            "Seeds alone do not make so much: compare with `--set audio_window=30`, which takes more time.",
+        )

@@ -26,16 +26,10 @@ RULES: tuple[Callable[[Analysis], Iterator[Advice]], ...] = (
     trials.clips_dropped,
     results.few_clips,
     trials.few_trials,
-    results.finalists_tie,
-    results.order_is_noise,
-    results.usual_settings_do,
-    settings.did_not_matter,
-    trials.stopping_saved,
 )
 """In the order in which they are told; each gives nothing where the numbers do not carry it."""
 
 
 def advise(analysis: Analysis) -> list[Advice]:
-    """All that the rules find, what calls for a change first."""
-    found = [advice for rule in RULES for advice in rule(analysis)]
-    return sorted(found, key=lambda advice: not advice.change)
+    """All that the rules find."""
+    return [advice for rule in RULES for advice in rule(analysis)]

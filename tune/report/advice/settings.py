@@ -9,8 +9,8 @@ from typing import Any
 from trainer.config import ConfigError, check_value
 from tune.report.advice.advice import Advice
 from tune.report.analysis import Analysis
-from tune.report.scales import number, tell
-from tune.search.records import TrialRecord, listed
+from tune.report.scales import number
+from tune.search.records import TrialRecord
 from tune.space.parameters import ChoiceParameter, Parameter, show
 
 _LEAST_TRIALS = 8
@@ -24,8 +24,6 @@ _AT_EDGE = 2 / 3
 """Share of the best trials there from which the range seems too narrow."""
 _CHANCE = 0.05
 """A choice's last value is told only where so many of the best would have it by chance less often than this."""
-_UNIMPORTANT = 0.1
-"""Upper end of an importance's interval below which a setting did not matter."""
 _ASTRAY = 0.8
 """Share of the trials above a learning rate that went astray from which the range is too high."""
 _ASTRAY_BELOW = 0.1
@@ -102,22 +100,6 @@ def _widen(
     return Advice(
         f"{count} best trials lie at the {'upper' if upper else 'lower'} bound of `{name}`, {bound}: at {spread}.",
         f"Widen it: `{'high' if upper else 'low'}: {number(float(beyond))}`.",
-    )
-
-
-def did_not_matter(analysis: Analysis) -> Iterator[Advice]:
-    """Settings whose importance is small even at the upper end of its interval."""
-    names = [found.name for found in analysis.importances if found.high < _UNIMPORTANT]
-    winner = analysis.experiment.winner
-    if not names or len(names) == len(analysis.importances) or winner is None:
-        return
-    one = len(names) == 1
-    values = ", ".join(f"`{name}: {tell(winner.config[name])}`" for name in names)
-    yield Advice(
-        f"{listed([f'`{name}`' for name in names])} did not matter here: less than {100 * _UNIMPORTANT:.0f} % of "
-        f"the differences in WER come from {'it' if one else 'each'}.",
-        f"Fix {'it' if one else 'them'} next time: {values}.",
-        change=False,
     )
 
 

@@ -14,8 +14,6 @@ _FAILED_SHARE = 0.1
 """Share of the trials that failed from which that is told; two failures at least."""
 _DROPPED_SHARE = 0.05
 """Share of the clips that were left out from which that is told."""
-_SAVED_SHARE = 0.05
-"""Share of the time from which what early stopping saved is told."""
 
 
 def trials_failed(analysis: Analysis) -> Iterator[Advice]:
@@ -66,7 +64,7 @@ def stopped_too_soon(analysis: Analysis) -> Iterator[Advice]:
         for trial in analysis.ranked
         if trial.stop is not None
         and trial.stop.reason == "asha"
-        and analysis.expected[trial.trial_id] < best - analysis.noise
+        and analysis.expected[trial.trial_id] < best - analysis.seeds[0]
     ]
     if not ahead:
         return
@@ -101,20 +99,6 @@ def rung_misleads(analysis: Analysis) -> Iterator[Advice]:
             return
 
 
-def stopping_saved(analysis: Analysis) -> Iterator[Advice]:
-    """What early stopping saved."""
-    costs = analysis.costs
-    stopped = sum(trial.status == "early_stopped" for trial in analysis.experiment.trials)
-    if not stopped or costs.full is None or costs.saved < _SAVED_SHARE * costs.full:
-        return
-    yield Advice(
-        f"Early stopping ended {stopped} of {len(analysis.experiment.trials)} trials and saved about "
-        f"{100 * costs.saved / costs.full:.0f} % of their time: {costs.tell(costs.trials)} were spent, "
-        f"{costs.tell(costs.full)} would have been.",
-        change=False,
-    )
-
-
 def clips_dropped(analysis: Analysis) -> Iterator[Advice]:
     """A good part of the data could not be used."""
     settings = analysis.experiment.settings
@@ -124,7 +108,7 @@ def clips_dropped(analysis: Analysis) -> Iterator[Advice]:
         return
     yield Advice(
         f"{dropped:,} of {total:,} clips ({100 * dropped / total:.0f} %) were left out.",
-        "They are listed under Data below and in `dropped_clips.jsonl`; mended they are training data.",
+        "`dropped_clips.jsonl` lists them; mended they are training data.",
     )
 
 

@@ -1,0 +1,196 @@
+"""Figures of a search or a training: learning curves, and WER over each setting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tune.pages.figures import BLUE, GREEN, MUTED, ORANGE, PAPER, PURPLE, RED, Picture, new_figure, pointed
+from tune.report.analysis import Analysis
+from tune.report.costs import OUTCOMES
+from tune.report.experiment import Experiment
+from tune.report.scales import Scale, tell, wer_axis
+from tune.search.records import Status, TrialRecord
+from tune.util.console import clock, key_settings
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_KINDS: dict[Status, tuple[str, str]] = {
+    "completed": (BLUE, "circle"),
+    "early_stopped": (MUTED, "triangle-down-open"),
+    "diverged": (RED, "cross"),
+    "failed": (RED, "x"),
+    "interrupted": (ORANGE, "diamond-open"),
+    "running": (ORANGE, "diamond"),
+}
+"""How the ends of trials are drawn."""
+_CUT = 1.6
+"""Learning curves are cut at so many times the base model's WER, where some go beyond."""
+_SPREAD = 0.5
+"""Share of a choice's width over which its trials are spread, so that equal ones do not hide each other."""
+
+
+def _describe(trial: TrialRecord) -> str:
+    """A trial in one line, for who points at it."""
+    wer = "" if trial.best_value is None else f", best WER {trial.best_value:.2f} %"
+    return f"trial {trial.trial_id}: {OUTCOMES[trial.status]}{wer}; {key_settings(trial.config)}"
+
+
+def _draw_base_line(figure: Figure, value: float) -> None:
+    """The base model's WER across a figure."""
+    line, name = {"color": MUTED, "dash": "dash", "width": 1.2}, f"base model {value:.1f} %"
+    figure.add_hline(y=value, line=line, name=name, showlegend=True, layer="below")
+
+
+def draw_curves(experiment: Experiment) -> Picture | None:
+    """WER over samples seen for every trial, with the rungs; None where nothing was measured."""
+    measured = [trial for trial in experiment.trials if trial.evaluations]
+    if not measured:
+        return None
+    base, winner, recipe = experiment.trial_base_value, experiment.winner, experiment.recipe_trial
+    highest = max(wer for trial in measured for _, wer in trial.evaluations)
+    ceiling = min(highest, _CUT * max(base, 1.0))
+    cut = [min(wer, ceiling) for trial in measured for _, wer in trial.evaluations]
+    reached = [
+        sum(any(seen == rung for seen, _ in trial.evaluations) for trial in measured)
+        for rung in experiment.settings.rungs
+    ]
+    figure = new_figure(
+        xaxis={
+            "title": {"text": "samples seen at a rung, trials there"},
+            "tickvals": [rung**0.5 for rung in experiment.settings.rungs],
+            "ticktext": [
+                f"{r:,}<br>{count}" for r, count in zip(experiment.settings.rungs, reached, strict=True)
+            ],
+            "range": [0, 1.02 * experiment.budget**0.5],
+            "gridwidth": 2,
+        },
+        yaxis=wer_axis([*cut, base]),
+        showlegend=True,
+    )
+    _draw_base_line(figure, base)
+    ends = []
+    for trial in sorted(measured, key=lambda trial: (trial is winner, trial is recipe)):  # the winner on top
+        chosen, usual = trial is winner, trial is recipe
+        best = "winner" if experiment.has_ended else "best trial"
+        points = [(0, base), *trial.evaluations]
+        xs, ys = [seen**0.5 for seen, _ in points], [min(wer, max(base, ceiling)) for _, wer in points]
+        figure.add_scatter(
+            x=xs,
+            y=ys,
+            mode="lines",
+            line={
+                "color": GREEN if chosen else PURPLE if usual else _KINDS[trial.status][0],
+                "width": 2.6 if chosen or usual else 1.2,
+            },
+            opacity=1.0 if chosen or usual else 0.75 if trial.status == "completed" else 0.5,
+            name=f"{best if chosen else 'usual settings'} {trial.evaluations[-1][1]:.1f} %",
+            showlegend=chosen or usual,
+            **pointed([f"{wer:.2f} % at {seen:,} samples; {_describe(trial)}" for seen, wer in points]),
+        )
+        if trial.status != "completed":
+            ends.append((xs[-1], ys[-1], trial))
+    for status, (colour, symbol) in _KINDS.items():
+        if found := [end for end in ends if end[2].status == status]:
+            figure.add_scatter(
+                x=[x for x, _, _ in found],
+                y=[y for _, y, _ in found],
+                mode="markers",
+                marker={"color": colour, "symbol": symbol, "size": 8},
+                name=OUTCOMES[status],
+                cliponaxis=False,
+                **pointed([_describe(trial) for _, _, trial in found]),
+            )
+    text = "Learning curves, from the base model on; a mark is where a trial ended. The scale below is a square root."
+    baseline = experiment.state.baseline
+    if baseline is not None and baseline.trial_clips:
+        text += f" Trials are measured on {baseline.trial_clips:,} of the validation clips, always the same."
+    beyond = sum(any(wer > ceiling for _, wer in trial.evaluations) for trial in measured)
+    if beyond:
+        text += f" Curves above {ceiling:.0f} % are cut ({beyond} of {len(measured)} trials)."
+    return Picture("curves", text, figure, 360)
+
+
+def draw_training(experiment: Experiment) -> Picture | None:
+    """The learning curve of a single training; None where nothing was measured."""
+    if not experiment.trials or not experiment.trials[0].evaluations:
+        return None
+    trial = experiment.trials[0]
+    points = [(0, experiment.trial_base_value), *trial.evaluations]
+    figure = new_figure(
+        xaxis={"title": {"text": "samples seen"}, "range": [0, 1.03 * experiment.budget], "tickformat": ",d"},
+        yaxis=wer_axis([wer for _, wer in points]),
+        showlegend=True,
+    )
+    _draw_base_line(figure, experiment.trial_base_value)
+    figure.add_scatter(
+        x=[seen for seen, _ in points],
+        y=[wer for _, wer in points],
+        mode="lines+markers",
+        line={"color": BLUE},
+        marker={"size": [0, *([8] * len(trial.evaluations))], "opacity": 1},
+        name=f"training, best {min(wer for _, wer in trial.evaluations):.1f} %",
+        cliponaxis=False,
+        **pointed([f"{seen:,} samples: WER {wer:.2f} %" for seen, wer in points]),
+    )
+    caption = f"WER at each evaluation, from the base model on; {clock(trial.elapsed)} in all."
+    return Picture("curve", caption, figure, 330)
+
+
+def _place(trial: TrialRecord, scale: Scale) -> float:
+    """Where a trial stands on a setting's axis; those of one choice are spread by the golden section."""
+    value = trial.config[scale.name]
+    if scale.values is None:
+        return float(value)
+    return scale.values.index(value) + ((int(trial.trial_id) * 0.618034) % 1 - 0.5) * _SPREAD
+
+
+def _draw_trials(figure: Figure, analysis: Analysis, scale: Scale, trials: Sequence[TrialRecord]) -> None:
+    """Marks of trials: filled where they had their whole budget; the winner stands out, on top."""
+    winner = analysis.experiment.winner
+    trials = sorted(trials, key=lambda trial: (trial is winner, trial.status == "completed"))
+    told, colours, symbols = [], [], []
+    for trial in trials:
+        whole, chosen = trial.status == "completed", trial is winner
+        more = "" if whole else f"; it would have come to about {analysis.expected[trial.trial_id]:.1f} %"
+        told.append(_describe(trial) + more)
+        colours.append(GREEN if chosen else BLUE if whole else MUTED)
+        symbols.append("star" if chosen else "circle" if whole else "circle-open")
+    figure.add_scatter(
+        x=[_place(trial, scale) for trial in trials],
+        y=[analysis.expected[trial.trial_id] for trial in trials],
+        mode="markers",
+        marker={
+            "color": colours,
+            "symbol": symbols,
+            "opacity": 1,
+            "size": [15 if trial is winner else 9 for trial in trials],
+            "line": {"width": 1, "color": [PAPER if "open" not in symbol else MUTED for symbol in symbols]},
+        },
+        cliponaxis=False,
+        **pointed(told),
+    )
+
+
+def draw_slices(analysis: Analysis) -> list[Picture]:
+    """WER over each setting, the most important first, with where the best trials lie."""
+    experiment, found = analysis.experiment, []
+    wers = [analysis.expected[trial.trial_id] for trial in analysis.ranked]
+    for name in sorted(experiment.parameters, key=lambda name: -analysis.importances.get(name, 0.0)):
+        scale, trials = experiment.scales[name], [t for t in analysis.ranked if name in t.config]
+        if not trials:
+            continue
+        best = trials[: max(3, len(trials) // 10)]
+        figure = new_figure(xaxis=scale.axis(), yaxis=wer_axis(wers))
+        if min(wers) <= experiment.trial_base_value <= max(wers):
+            _draw_base_line(figure, experiment.trial_base_value)
+        _draw_trials(figure, analysis, scale, trials)
+        values = [trial.config[name] for trial in best]
+        if all(isinstance(value, float) for value in values):
+            told = f"{tell(min(values))} to {tell(max(values))}"
+        else:
+            told = ", ".join(dict.fromkeys(tell(value) for value in values))
+        caption = f"The {len(best)} best: {told}."
+        found.append(Picture(f"slice-{name.replace('_', '-')}", caption, figure, 250))
+    return found
