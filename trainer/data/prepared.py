@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import TEXT_SETTINGS, TrainConfig
 from trainer.data.audio import SAMPLE_RATE
 from trainer.data.cache import found_or_built, read_complete, unfinished
-from trainer.data.clips import Clip, ClipTable, Drop, check_drops, check_usable, count_by_reason, load_clips
+from trainer.data.clip import Clip
+from trainer.data.clips import ClipTable, load_clips
 from trainer.data.columns import PLAIN, Origin
+from trainer.data.drops import Drop, check_drops, check_usable, count_by_reason
 from trainer.data.feature_store import WAVEFORMS, build_features, estimated_bytes, features_key, read_index
 from trainer.data.kept_splits import encode_splits
 from trainer.data.labels import TOO_LONG_TEXT, Labels, check_languages, make_labels, map_labels, write_labels

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from make_data import write_manifest
 
 from trainer.config import TrainConfig
-from trainer.data.clips import Clip, ClipTable, load_clips
+from trainer.data.clip import Clip
+from trainer.data.clips import ClipTable, load_clips
 from trainer.data.kept_splits import SPLITS_FILE, encode_splits
 from trainer.data.text import has_words
 from trainer.errors import DataError

@@ -68,7 +68,9 @@ def test_a_job_has_the_package_installed(here: Path) -> None:
     (here / "space.yaml").write_text(LR + "optimizer: {type: choice, values: [adamw, adamw_8bit]}")
     place = ["--storage", "/mnt/all"]
     assert read_request(["--space", "space.yaml", *place], None).extras == {"8bit"}
-    assert read_request(["--space", "space.yaml", "--set", "optimizer=adafactor", *place], None).extras == set()
+    assert (
+        read_request(["--space", "space.yaml", "--set", "optimizer=adafactor", *place], None).extras == set()
+    )
     assert read_request(["train", "--set", "optimizer=adamw_8bit", *place], None).extras == {"8bit"}
 
 
