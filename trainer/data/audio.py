@@ -34,7 +34,8 @@ _BLOCK_SECONDS = 5
 _MISSING = 0.1
 """Seconds by which a part may reach beyond the end of its file, or a file be shorter than it announces."""
 _FAR_BEYOND = 20
-"""Lengths of a file after which a time must be of another unit."""
+"""Lengths of a file, or of the model's window, after which a time must be of another unit."""
+_OTHER_UNIT = "times are seconds: are these milliseconds or samples?"
 _CANCELLED = 0.1
 """Channels cancel each other where their mean has less than so much of the power of the mean of independent ones."""
 _RATES = range(1_000, 1_000_001)
@@ -174,7 +175,10 @@ def decode_each(
             if source.problem:
                 raise AudioError("wrong_times", source.problem)
             if source.end is not None:
-                _refuse_long(source.end - source.start, max_seconds)
+                lasts = source.end - source.start
+                if max_seconds is not None and lasts > _FAR_BEYOND * max_seconds:
+                    raise AudioError("wrong_times", f"lasts {lasts:.2f} s; {_OTHER_UNIT}")
+                _refuse_long(lasts, max_seconds)
             same = source.is_part and (source.file, source.channel) == (file.file, file.channel)
             if recording is None or not same or not recording.holds(source):
                 recording, file = None, source
@@ -227,9 +231,7 @@ class _Recording:
             what = f"begins at {source.start:.2f}" if source.end is None else f"ends at {source.end:.2f}"
             told = f"{what} s, after the end of the recording ({self._end / SAMPLE_RATE:.2f} s)"
             if (source.end or source.start) * SAMPLE_RATE > _FAR_BEYOND * self._end:
-                raise AudioError(
-                    "wrong_times", f"{told}; times are seconds: are these milliseconds or samples?"
-                )
+                raise AudioError("wrong_times", f"{told}; {_OTHER_UNIT}")
             raise AudioError("wrong_times", f"{told}; files that are cut already need segment_columns=null")
         samples = np.concatenate(self._blocks)
         return np.array(samples[start - self._first : None if end is None else end - self._first])

@@ -112,12 +112,12 @@ def make_labels(
         targets = [
             (_lead(configs[kind]) if text else "")
             + prepare_target(
-                str(text),
+                text,
                 lowercase=config.lowercase,
                 remove_punctuation=config.remove_punctuation,
                 language=configs[kind].written_language,
             )
-            for text, kind in zip(some, kinds, strict=True)
+            for text, kind in zip(map(str, some), kinds, strict=True)
         ]
         # `<|endoftext|>` in a text is text, not the end.
         found = processor.tokenizer(targets, split_special_tokens=True).input_ids

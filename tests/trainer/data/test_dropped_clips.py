@@ -148,7 +148,7 @@ def test_too_many_drops_stop(config: TrainConfig, tmp_path: Path) -> None:
 
 NOTHING_LEFT = {
     "silent": "3 no text (the first is clips/clip_02.flac",
-    "missing": "3 unreadable audio (the first is clips/none_02.flac: file not found)",
+    "missing": "3 unreadable audio (the first is clips/none_02.flac: file not found; audio_dir=FOLDER says",
     "texts": "3 text longer than the model writes (the first is clips/clip_02.flac: 66 tokens",
     "window": "3 audio longer than the model's window of 2 s (the first is clips/long.wav: 2.50 s, over",
 }

@@ -302,7 +302,7 @@ DROPPED = {
     ),
     "17 milliseconds": (
         Case({"x.csv": TIMES.format("start", "end", 3000, 5500, 0, 2500)}, sounds=SHOWS),
-        r"after the end of the recording \(9\.00 s\); times are seconds: are these milliseconds or samples\?",
+        r"lasts 2500\.00 s; times are seconds: are these milliseconds or samples\?",
     ),
 }
 
