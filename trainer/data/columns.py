@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,6 +38,7 @@ class Origin:
         return config.replace(**own) if own else config
 
 
+_TASKS = {"transcribe": "transcribe", "translate": "translate"}
 _QUOTED = 80
 """Characters of a cell that a message may quote."""
 PLAIN = Origin()
@@ -295,29 +295,25 @@ def row_origins(config: TrainConfig, table: Table, origin: Origin) -> Callable[[
     columns = {
         field: table.columns.get(_told(f"{field}_column", name, table), []) for field, name in told.items()
     }
-
-    @functools.cache
-    def found(*cells: str) -> Origin | str:
-        """The name of the field that is wrong, where one is."""
-        values: dict[str, Any] = {}
-        for field, cell in zip(told, cells, strict=True):
-            task = cell.lower() if cell.lower() in ("transcribe", "translate") else None
-            values[field] = language_code(cell) if field == "language" else task
-            if not cell or values[field] is None:
-                return field
-        return dataclasses.replace(origin, **values)
+    origins: dict[tuple[str, ...], Origin] = {}
 
     def of_row(row: int) -> Origin:
-        cells = [cell_text(columns[field][row]) for field in told]
-        known = found(*cells)
-        if isinstance(known, Origin):
-            return known
-        allowed = (
-            "no language that Whisper knows" if known == "language" else "neither transcribe nor translate"
-        )
-        raise DataError(
-            f"{table.place(row)}: column {told[known]} has {shown(cells[list(told).index(known)])!r}, {allowed}; "
-            "correct it, or leave the row out with row_filter"
-        )
+        cells = tuple(cell_text(values[row]) for values in columns.values())
+        if cells not in origins:
+            values: dict[str, Any] = {}
+            for field, cell in zip(columns, cells, strict=True):
+                values[field] = language_code(cell) if field == "language" else _TASKS.get(cell.lower())
+                if not cell or values[field] is None:
+                    known = (
+                        "no language that Whisper knows"
+                        if field == "language"
+                        else f"none of {', '.join(_TASKS)}"
+                    )
+                    raise DataError(
+                        f"{table.place(row)}: column {told[field]} has {shown(cell)!r}, {known}; correct it, or leave "
+                        "the row out with row_filter"
+                    )
+            origins[cells] = dataclasses.replace(origin, **values)
+        return origins[cells]
 
     return of_row
