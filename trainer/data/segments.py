@@ -145,15 +145,14 @@ def _joined(one: Segment | None, other: Segment | None, most: float, gap: str) -
     return Segment(one.row, f"{one.text}{gap}{other.text}", Span(first.start, end))
 
 
-def time_columns(config: TrainConfig, columns: Mapping[str, Any], origin: str) -> tuple[str, str] | None:
+def _time_columns(config: TrainConfig, table: Table) -> tuple[str, str] | None:
     """The columns with start and end, or offset and duration, of rows that are parts of recordings; None without.
 
     Raises:
         DataError: `segment_columns` names one that is not there, or others look like times.
     """
-    if config.segment_columns is None:
-        return None
-    names = [part.strip() for part in config.segment_columns.split(",")]
+    columns, origin = table.columns, table.origin
+    names = [part.strip() for part in str(config.segment_columns).split(",")]
     if (found := _both(names, columns)) is not None:
         return found
     if config.segment_columns != TrainConfig.segment_columns:
@@ -188,7 +187,7 @@ def _find_spans(config: TrainConfig, table: Table, audio: str) -> dict[int, Span
         names = ("start_time", "end_time")
         pairs = [[cell.get(name) if isinstance(cell, Mapping) else None for name in names] for cell in cells]
         return _spans(table, names, pairs)
-    found = time_columns(config, table.columns, table.origin)
+    found = _time_columns(config, table)
     if found is None:
         return None
     return _spans(table, found, list(zip(*(table.columns[name] for name in found), strict=True)))

@@ -21,7 +21,6 @@ from trainer.data.cache import found_or_built
 from trainer.data.columns import cell_text, find_audio_column, find_text_column, transcript
 from trainer.data.drops import check_tokens, is_usable
 from trainer.data.embedded import find_file
-from trainer.data.segments import time_columns
 from trainer.data.sources import BUCKETS, SPLIT_ALIASES
 from trainer.data.splits import find_splits
 from trainer.data.streaming.shards import Shards, estimate_rows, is_local, open_shards, told_of_source
@@ -252,7 +251,8 @@ def _look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]
             f"data={config.data!r}: column {audio!r} of the training split names files, and only audio inside the "
             "shards can be streamed; leave streaming out"
         )
-    if times := time_columns(config, columns, config.data):
+    times = [part.strip() for part in (config.segment_columns or "").split(",")]
+    if config.segment_columns and all(name in columns for name in times):
         raise DataError(
             f"data={config.data!r}: columns {' and '.join(times)} say that rows are parts of recordings, which cannot "
             "be streamed; set segment_columns=null if they are not"
@@ -266,11 +266,8 @@ def _look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]
     stream = TrainStream(config, shards, audio, text, wanted, 0, 0.0)
     clips = list(filter(None, map(stream._clip, rows)))
     check_tokens(config, [(clip.name, clip.text) for clip in clips])
-    seconds, size = (
-        [],
-        sum(sum(len((row.get(name) or {}).get("bytes") or b"") for name in sounds) for row in rows),
-    )
-    first = ""
+    size = sum(len((row.get(name) or {}).get("bytes") or b"") for row in rows for name in sounds)
+    seconds, first = [], ""
     for clip in clips:
         try:
             seconds.append(len(read_audio(clip.audio(config))) / SAMPLE_RATE)
