@@ -212,7 +212,7 @@ def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
     notes += filter(None, filter_notes)
     notes += _column_note(config, next(table for group in chosen.values() for table, _ in group))
     unused = [
-        f"{name or '(no name)'} ({sum(len(rows) for _, rows in group):,} clips)"
+        f"{shown(name) or '(no name)'} ({sum(len(rows) for _, rows in group):,} clips)"
         for name, group in parts.items()
         if name not in roles.values() and any(rows for _, rows in group)
     ]

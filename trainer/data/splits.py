@@ -7,6 +7,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from trainer.config import TrainConfig
 from trainer.data.clip import Clip
+from trainer.data.columns import some
 from trainer.data.grouping import Grouping, file_keys, groupings, rank, set_apart
 from trainer.data.sources import SPLIT_ALIASES
 from trainer.errors import ConfigError, DataError
@@ -33,7 +34,7 @@ def find_splits(config: TrainConfig, names: Iterable[str]) -> dict[str, str]:
         if name is not None:
             found[role] = name
         elif role == "train" or wanted != role:
-            shown = ", ".join(name or "(no name)" for name in there)
+            shown = some([name or "(no name)" for name in there])
             raise DataError(
                 f"data={config.data!r}: no split {wanted!r}; it has {shown}; set {role}_split to one of them"
             )

@@ -116,7 +116,7 @@ def _require_different(path: Path, names: Sequence[str]) -> None:
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
         raise DataError(
-            f"{path}: {names.count(twice)} columns are named {twice!r}; every column needs a name of its own"
+            f"{path}: {names.count(twice)} columns are named {twice[:80]!r}; every column needs a name of its own"
         )
 
 
