@@ -57,8 +57,15 @@ SPLIT_SETTINGS = (
     "splits",
 )
 
-#: Settings that say how clips are cut from audio files.
-CLIP_SETTINGS = ("audio_channel", "segment_columns", "pack_seconds")
+#: Settings that say how rows become clips.
+CLIP_SETTINGS = (
+    "audio_dir",
+    "audio_channel",
+    "segment_columns",
+    "pack_seconds",
+    "empty_text",
+    "strip_tokens",
+)
 
 #: Settings that say how the texts are written that the model learns.
 TEXT_SETTINGS = ("lowercase", "remove_punctuation", "leading_space")
@@ -76,6 +83,11 @@ MODEL_SHORT_NAMES: dict[str, str] = {
     "large-v1": "openai/whisper-large",
     "turbo": "openai/whisper-large-v3-turbo",
 }
+
+
+def written_language(language: str | None, task: str | None) -> str | None:
+    """Whisper's code of the language of a text, by what is spoken: translations are English."""
+    return "en" if task == "translate" else language
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,8 +175,15 @@ class TrainConfig:
     for those whose text or speaker is held out from training there; `null`: splits as the data has them, or made."""
     audio_column: str | None = None
     """Column that holds the audio or its path; found by the usual names when `null`."""
+    audio_dir: str | None = None
+    """Folder with the audio files that tables name, by their paths or, in whatever folder these are, by their names;
+    `null`: that of the table."""
     text_column: str | None = None
     """Column that holds the transcript; found by the usual names when `null`."""
+    empty_text: Literal["drop", "keep"] = "drop"
+    """Clips with an empty text: `keep` teaches that nothing is said in them, `drop` leaves them out."""
+    strip_tokens: bool = False
+    """Remove Whisper's own tokens, such as `<|0.00|>`, from texts; else texts with any are refused."""
     language_column: str | None = None
     """Column with the language of each clip, as a name or code, where the data has several to be learned."""
     task_column: str | None = None
@@ -172,7 +191,8 @@ class TrainConfig:
     audio_channel: int | None = None
     """Channel of the audio files that is heard, from 1; `null`: the mean of all."""
     segment_columns: str | None = "start,end"
-    """Columns with start and end in seconds where rows are parts of recordings; `null`: rows are whole files."""
+    """Columns with start and end in seconds (milliseconds where names end with `_ms`), or `offset,duration`, where rows
+    are parts of recordings; `null`: rows are whole files."""
     pack_seconds: float | None = None
     """Most seconds to which neighbouring parts of a recording are joined, never beyond the model's window; 0: none are;
     `null` or `auto`: cues of subtitles to 20, rows of tables not."""
@@ -385,7 +405,7 @@ class TrainConfig:
     @property
     def written_language(self) -> str:
         """Whisper's code of the language that the model writes; it translates into English."""
-        return "en" if self.task == "translate" or self.language is None else self.language
+        return written_language(self.language, self.task) or "en"
 
     @property
     def weights(self) -> dict[str, float]:

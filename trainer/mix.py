@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from trainer.bounds import read_weight
-from trainer.config import TrainConfig, check_value, field_type
+from trainer.config import CLIP_SETTINGS, TrainConfig, check_value, field_type
 from trainer.errors import ConfigError, DataError
 from trainer.yaml_nodes import Problems, compose, items, line_of, nearest, scalar
 
@@ -28,7 +28,7 @@ SUFFIXES = (".yaml", ".yml")
 SOURCE_SETTINGS = (
     *("data", "data_config", "train_split", "validation_split", "test_split"),
     *("audio_column", "text_column", "language_column", "task_column", "row_filter"),
-    *("audio_channel", "segment_columns", "pack_seconds"),
+    *CLIP_SETTINGS,
     *("max_train_clips", "max_eval_clips", "language", "task"),
 )
 """Settings that a source may have of its own; without one it has that of the training."""
@@ -163,8 +163,8 @@ def _source(name: str, name_node: yaml.Node, node: yaml.Node, folder: Path, prob
         problems.add(name_node, f"{where}data is missing; add data: and a path or a hub data set")
     elif data is not None and is_mix(data):
         problems.add(name_node, f"{where}data={data!r}: is a data file itself; name its sources here")
-    elif data is not None:
-        settings["data"] = _from(folder, data)
+    own = {name: settings[name] for name in ("data", "audio_dir") if settings.get(name) is not None}
+    settings |= {name: _from(folder, value) for name, value in own.items()}
     return Source(name, line, settings, weight)
 
 

@@ -18,7 +18,8 @@ from made_logs import events_of
 from simulated_controller import Limits
 from simulation import simulate_search
 
-from trainer.data.clips import Drop, load_clips
+from trainer.data.clips import load_clips
+from trainer.data.drops import Drop
 from trainer.data.kept_splits import SPLITS_FILE
 from trainer.data.prepared import prepare
 from tune.cluster.resources import TrialResources

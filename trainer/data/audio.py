@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import os
 import re
@@ -26,10 +27,15 @@ AUDIO_SUFFIXES = (
     *(".mkv", ".ogv", ".avi", ".wmv", ".asf", ".flv", ".mpg", ".mpeg", ".m2ts", ".mts"),
 )
 """What is looked for in a folder; a file that is named itself may end otherwise."""
+_FOLDERS = 16
+"""Folders beside that of a missing file in which one of its name is looked for."""
 _BLOCK_SECONDS = 5
 """Audio that is decoded at once."""
 _MISSING = 0.1
 """Seconds by which a part may reach beyond the end of its file, or a file be shorter than it announces."""
+_FAR_BEYOND = 20
+"""Lengths of a file, or of the model's window, after which a time must be of another unit."""
+_OTHER_UNIT = "times are seconds: are these milliseconds or samples?"
 _CANCELLED = 0.1
 """Channels cancel each other where their mean has less than so much of the power of the mean of independent ones."""
 _RATES = range(1_000, 1_000_001)
@@ -169,7 +175,10 @@ def decode_each(
             if source.problem:
                 raise AudioError("wrong_times", source.problem)
             if source.end is not None:
-                _refuse_long(source.end - source.start, max_seconds)
+                lasts = source.end - source.start
+                if max_seconds is not None and lasts > _FAR_BEYOND * max_seconds:
+                    raise AudioError("wrong_times", f"lasts {lasts:.2f} s; {_OTHER_UNIT}")
+                _refuse_long(lasts, max_seconds)
             same = source.is_part and (source.file, source.channel) == (file.file, file.channel)
             if recording is None or not same or not recording.holds(source):
                 recording, file = None, source
@@ -221,6 +230,8 @@ class _Recording:
         if start >= self._end or (end is not None and end - self._end > _MISSING * SAMPLE_RATE):
             what = f"begins at {source.start:.2f}" if source.end is None else f"ends at {source.end:.2f}"
             told = f"{what} s, after the end of the recording ({self._end / SAMPLE_RATE:.2f} s)"
+            if (source.end or source.start) * SAMPLE_RATE > _FAR_BEYOND * self._end:
+                raise AudioError("wrong_times", f"{told}; {_OTHER_UNIT}")
             raise AudioError("wrong_times", f"{told}; files that are cut already need segment_columns=null")
         samples = np.concatenate(self._blocks)
         return np.array(samples[start - self._first : None if end is None else end - self._first])
@@ -416,10 +427,38 @@ def _decoder(source: str | bytes | Path) -> Iterator[_Decoder]:
         with opened as file, contextlib.closing(_choose(file)) as decoder:
             yield decoder
     except FileNotFoundError as error:
-        raise AudioError("unreadable_audio", "file not found") from error
+        raise AudioError("unreadable_audio", f"file not found{_other_file(source)}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise AudioError("unreadable_audio", f"cannot be read: {reason}") from error
+
+
+def _other_file(source: str | bytes | Path) -> str:
+    """What is there in place of a missing file: one of its name with another suffix, beside it or a folder away."""
+    missing = Path(os.fsdecode(source))
+    others = (
+        _files_in(folder).get(missing.stem)
+        for folder in (missing.parent, *_folders_in(missing.parent.parent))
+    )
+    found = next(filter(None, others), None)
+    return f", but {os.path.relpath(found, missing.parent.parent)} is there" if found else ""
+
+
+@functools.lru_cache(maxsize=32)
+def _files_in(folder: Path) -> dict[str, Path]:
+    """The audio files of a folder by their names without suffix."""
+    try:
+        return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() in AUDIO_SUFFIXES}
+    except OSError:
+        return {}
+
+
+@functools.lru_cache(maxsize=32)
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir())[:_FOLDERS]
+    except OSError:
+        return []
 
 
 def _choose(file: BinaryIO) -> _Decoder:

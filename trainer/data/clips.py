@@ -1,19 +1,17 @@
-"""Loading a data set: any source as clips with text, in train, validation and test; and clips that cannot be used."""
+"""Loading a data set: tables, their columns, the clips in their rows, and these in train, validation and test."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
-from trainer.data.audio import AudioSource
+from trainer.data.clip import Clip
 from trainer.data.columns import (
     PLAIN,
-    SOURCE_COLUMN,
     Origin,
     Part,
     audio_path,
@@ -25,17 +23,18 @@ from trainer.data.columns import (
     other_text_columns,
     parse_row_filter,
     row_origins,
-    select_rows,
+    select_parts,
+    shown,
+    some,
     values_of,
 )
-from trainer.data.embedded import EmbeddedAudio, find_file
+from trainer.data.drops import HELD_OUT, Drop, check_tokens, check_usable, empty_text, is_usable
 from trainer.data.grouping import text_key
-from trainer.data.kept_splits import HELD_OUT, read_kept_splits
-from trainer.data.segments import Span, find_segments, told_times
-from trainer.data.sources import ONLY_LANGUAGE, SPLIT_ALIASES, read_source
+from trainer.data.kept_splits import read_kept_splits
+from trainer.data.segments import find_segments, told_times
+from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
 from trainer.data.splits import complete_by_source, cut_splits, find_splits, leave_out_shared_files, told_of
-from trainer.data.tables import Table
-from trainer.data.text import has_words
+from trainer.data.tables.table import Table
 from trainer.errors import ConfigError, DataError
 from trainer.mix import Source, is_mix, read_mix
 
@@ -43,93 +42,12 @@ if TYPE_CHECKING:
     from trainer.data.streaming.stream import TrainStream
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Clip:
-    """One example: a stretch of speech and what is said in it."""
-
-    name: str
-    """The file as the data set names it, for messages and lists."""
-    text: str
-    """The transcript as the data set has it; empty where there is none."""
-    path: str = ""
-    """File with the audio, where it is a file of its own."""
-    embedded: EmbeddedAudio | None = None
-    """Column with the audio inside, where it is not."""
-    row: int = 0
-    """Row in that column, and in the table."""
-    columns: Mapping[str, list[Any]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
-    """All plain columns of the table that the clip is a row of: shared, and no part of what the clip is."""
-    origin: Origin = PLAIN
-    """Shared as well."""
-    span: Span | None = None
-    """Where in the file it is; None where it is all of it."""
-    channel: int | None = None
-    """The one that is decoded, from 1; None is the mean of all."""
-
-    @property
-    def recording(self) -> str:
-        """The file as the data set names it, of which the clip may be a part."""
-        return self.name if self.span is None else self.name.rpartition(" [")[0]
-
-    def cell(self, column: str) -> str:
-        """What the clip's row has in a column of the data (speaker, accent ...); empty where it has none.
-
-        The name of its source is in the column `source`, where the data has sources.
-        """
-        if column == SOURCE_COLUMN and self.origin.source:
-            return self.origin.source
-        values = self.columns.get(column)
-        return "" if values is None else cell_text(values[self.row])
-
-    def source(self) -> AudioSource:
-        """Path or content of the audio file and what of it is the clip, as `read_audio` takes it."""
-        file = self.path if self.embedded is None else self.embedded.read(self.row)
-        span = self.span or _WHOLE
-        return AudioSource(file, self.channel, span.start, span.end, span.problem)
-
-    def identity(self, seen: dict[str, str]) -> str:
-        """What changes when the audio does: which files hold it, or are named by its row, and their last change.
-
-        `seen` remembers files that hold many clips; give the same one for all clips.
-        """
-        part = f"[{self.span.start}-{self.span.end}]{self.span.problem}" if self.span else ""
-        part += f"channel {self.channel}" if self.channel else ""
-        if self.embedded is None:
-            return _file_identity(self.path, seen) + part
-        files = "|".join(_file_identity(path, seen) for path in self.embedded.origin)
-        # A row with content may name a file too. It counts where it is there: to find out whether there is content
-        # would be to read all of it.
-        named = self.embedded.file(self.row)
-        beside = f"|{_file_identity(named, seen)}" if named else ""
-        return f"{files}[{self.row}]{self.embedded.column}/{self.name}{beside}{part}"
-
-
-_WHOLE = Span(0.0, None)
-
-
-def _file_identity(path: str, seen: dict[str, str]) -> str:
-    """A file by its path and by what it is itself, behind all links.
-
-    Size and time of modification can be those of the file that it replaced (`cp -p`, `rsync -t`). Nobody can set the
-    time of change, and the inode tells files apart that were written at the same time.
-    """
-    if not path:  # which pathlib would take for the working directory
-        return ""
-    if path not in seen:
-        try:
-            status = Path(path).stat()
-            times = f"{status.st_mtime_ns}:{status.st_ctime_ns}"
-            seen[path] = f"{path}:{status.st_size}:{times}:{status.st_ino}"
-        except (OSError, ValueError):  # ValueError: a name that no file can have
-            seen[path] = f"{path}:missing"
-    return seen[path]
-
-
 @dataclasses.dataclass(frozen=True)
 class ClipTable:
     """A data set: clips by role (`train` and `validation` always, `test` where there is one), and notes.
 
-    The texts of all clips have words; those that have none are not in the splits, whoever made these.
+    The texts of all clips have words; those that have none are not in the splits, whoever made these, but for empty
+    ones with `empty_text=keep`.
     """
 
     splits: Mapping[str, Sequence[Clip]]
@@ -159,16 +77,17 @@ class ClipTable:
         )
 
 
-def load_clips(config: TrainConfig, *, window: float | None = None) -> ClipTable:
+def load_clips(config: TrainConfig, *, window: float | None = None, refuse_tokens: bool = True) -> ClipTable:
     """The clips of `config.data`, with filters, splits and limits applied. No audio is read.
 
     Args:
         config: names data, columns, filters and splits.
         window: seconds beyond which parts of recordings are not joined; by default the window of `config.model`.
+        refuse_tokens: whether texts with Whisper's own tokens, which would be taught as text, are an error.
 
     Raises:
-        DataError: the data, a column, a split or the language is not there, or a split is empty; of a data file's
-            sources a line each.
+        DataError: the data, a column, a split or the language is not there, a split is empty, or texts have tokens; of
+            a data file's sources a line each.
         ModelError: parts of recordings are to be joined, and the model cannot be found.
         ConfigError: `row_filter` is malformed, one split has two roles, or there are no sources to weight.
     """
@@ -180,6 +99,8 @@ def load_clips(config: TrainConfig, *, window: float | None = None) -> ClipTable
     given = _given_sources(config, window) if is_mix(config.data) else [_given(config, PLAIN, window)]
     usable, silent = joined([one.usable for one in given]), joined([one.silent for one in given])
     notes = [note for one in given for note in one.notes]
+    if refuse_tokens:
+        check_tokens(config, [(clip.name, clip.text) for clips in usable.values() for clip in clips])
     drops: list[Drop] = []
     if config.streaming:  # nothing can be made of a stream, and nothing is known of its clips
         complete, made_notes = usable, list[str]()
@@ -270,7 +191,6 @@ def _of_source(source: str, splits: Mapping[str, Sequence[Clip]]) -> dict[str, l
 
 def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
     """The clips of one source in the splits that the data has."""
-    wanted, code = parse_row_filter(config.row_filter), config.language or "en"
     opened = None
     if config.streaming:
         from trainer.data.streaming.stream import open_stream
@@ -282,36 +202,19 @@ def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
         tables, notes = read_source(config)
         parts = divide_by_split(config, tables)
         roles = find_splits(config, parts)
-    given = {role: parts[name] for role, name in roles.items()}
-    asked = {role: select_parts(group, wanted) for role, group in given.items()}
-    _require_rows(config, given, asked, f"row_filter={config.row_filter!r}", wanted)
-    everything = [part for group in asked.values() for part in group]
-    by_language, language_note = language_filter(config, everything, wanted)
-    chosen = {role: select_parts(group, by_language, where_known=True) for role, group in asked.items()}
-    _require_rows(config, asked, chosen, f"language={code!r}", by_language)
+    chosen, wanted, filter_notes = _wanted_rows(config, {role: parts[name] for role, name in roles.items()})
     splits: dict[str, list[Clip]] = {role: [] for role in chosen}
-    times: list[str] = []
     for role, group in chosen.items():
         for table, rows in group:
             made, told = clips_of_rows(config, table, rows, roles[role] or role, origin, window=window)
             splits[role] += made
-            times += told
-    before, after = (
-        sum(len(rows) for group in parts.values() for _, rows in group) for parts in (given, chosen)
-    )
-    if before > after:
-        how = [config.row_filter] if config.row_filter else []
-        how += [language_note] if language_note and by_language else []
-        notes.append(f"kept {after} of {before} rows: {' and '.join(how)}")
-    notes += times
-    # Of a release with one language it was said already.
-    if language_note and not by_language and not any(ONLY_LANGUAGE in note for note in notes):
-        notes.append(language_note)
-    notes += _column_note(config, everything[0][0])
+            filter_notes[1:1] = told
+    notes += filter(None, filter_notes)
+    notes += _column_note(config, next(table for group in chosen.values() for table, _ in group))
     unused = [
-        f"{name or '(no name)'} ({sum(len(rows) for _, rows in group):,} clips)"
+        f"{shown(name) or '(no name)'} ({sum(len(rows) for _, rows in group):,} clips)"
         for name, group in parts.items()
-        if name not in roles.values()
+        if name not in roles.values() and any(rows for _, rows in group)
     ]
     if unused:
         notes.append(f"splits that are not used: {', '.join(unused)}")
@@ -322,10 +225,33 @@ def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
     silent: dict[str, list[Clip]] = {role: [] for role in splits}
     for role, clips in splits.items():
         for clip in clips:
-            (usable if has_words(clip.text) else silent)[role].append(clip)
+            (usable if is_usable(config, clip.text) else silent)[role].append(clip)
     check_usable(config, _drops(silent), left={role: len(clips) for role, clips in usable.items()})
-    stream = opened.train(wanted | by_language) if opened else None
+    stream = opened.train(wanted) if opened else None
     return _Given(origin.source, config, usable, silent, told_of(origin.source, notes), stream)
+
+
+def _wanted_rows(
+    config: TrainConfig, given: Mapping[str, list[Part]]
+) -> tuple[dict[str, list[Part]], dict[str, list[str]], list[str]]:
+    """The rows of the wanted values and language by role, what they were chosen by, and two notes or empty texts.
+
+    Raises:
+        DataError: nothing is left of a split, or the language is not there.
+    """
+    wanted = parse_row_filter(config.row_filter)
+    asked = {role: select_parts(group, wanted) for role, group in given.items()}
+    _require_rows(config, given, asked, f"row_filter={config.row_filter!r}", wanted)
+    everything = [part for group in asked.values() for part in group]
+    by_language, language_note = language_filter(config, everything, wanted)
+    chosen = {role: select_parts(group, by_language, where_known=True) for role, group in asked.items()}
+    _require_rows(config, asked, chosen, f"language={config.language or 'en'!r}", by_language)
+    before, after = (
+        sum(len(rows) for group in parts.values() for _, rows in group) for parts in (given, chosen)
+    )
+    how = [text for text in (config.row_filter, language_note if by_language else None) if text]
+    kept = f"kept {after} of {before} rows: {' and '.join(how)}" if before > after else ""
+    return chosen, wanted | by_language, [kept, "" if by_language else language_note or ""]
 
 
 def _trained_on_both(
@@ -366,18 +292,6 @@ def _drops(silent: Mapping[str, Sequence[Clip]]) -> list[Drop]:
     return [empty_text(role, clip.name, clip.text) for role, clips in silent.items() for clip in clips]
 
 
-def select_parts(
-    group: Sequence[Part], wanted: Mapping[str, list[str]], *, where_known: bool = False
-) -> list[Part]:
-    """The rows with the wanted values; `where_known`: of tables that have the column, and all of others."""
-    if not where_known:
-        return [(table, select_rows(table, rows, wanted)) for table, rows in group]
-    return [
-        (table, select_rows(table, rows, {name: wanted[name] for name in wanted if name in table.columns}))
-        for table, rows in group
-    ]
-
-
 def divide_by_split(config: TrainConfig, tables: Mapping[str, list[Table]]) -> dict[str, list[Part]]:
     """Rows by split: as the source divides them, or by a `split` column where it does not; names in any case are one.
 
@@ -388,7 +302,7 @@ def divide_by_split(config: TrainConfig, tables: Mapping[str, list[Table]]) -> d
     """
     if len(tables) == 1:
         [(name, group)] = tables.items()
-        columns = [named([SPLIT_COLUMN], table.columns) for table in group]
+        columns = [named(SPLIT_COLUMNS, table.columns) for table in group]
         if (parts := _divide_by_column(group, columns)) and any(parts):
             _check_known(config, [name for name in parts if name], next(filter(None, columns)))
             return parts
@@ -400,18 +314,16 @@ def divide_by_split(config: TrainConfig, tables: Mapping[str, list[Table]]) -> d
     return merged
 
 
-SPLIT_COLUMN = "split"
-"""Column that names each row's split, in any case."""
+SPLIT_COLUMNS = ("split", "splits")
+"""Columns that name each row's split, in any case."""
 
 
 def _check_known(config: TrainConfig, values: Sequence[str], column: str | None) -> None:
     chosen = {getattr(config, f"{role}_split").lower() for role in SPLIT_ALIASES}
-    usual = {alias for names in SPLIT_ALIASES.values() for alias in names}
-    if not any(value.lower() in chosen | usual for value in values):
-        shown = ", ".join(values[:8]) + (" ..." if len(values) > 8 else "")
+    if not any(value.lower() in chosen or split_role(value) for value in values):
         raise DataError(
-            f"data={config.data!r}: column {column} names the splits {shown}, none of which is known; say which are "
-            f"which with train_split={values[0]}, validation_split=..., test_split=..."
+            f"data={config.data!r}: column {column} names the splits {some(values)}, none of which is known; say which "
+            f"are which with train_split={shown(values[0])}, validation_split=..., test_split=..."
         )
 
 
@@ -463,7 +375,7 @@ def clips_of_rows(
         else:
             told = audio_path(table.columns[audio][row])
             if told not in files:
-                files[told] = find_file(told, table.bases), _below(told, table.bases)
+                files[told] = table.find(told), _below(told, table.bases)
             path, name = files[told]
         name = f"{before}{name or f'{split}[{row}]'}"
         if segment.span is not None:
@@ -507,8 +419,7 @@ def _require_rows(
         if any(rows for _, rows in before[role]):
             column = next(iter(wanted))
             values = values_of([part for parts in before.values() for part in parts], column)
-            shown = ", ".join(values[:8]) + (" ..." if len(values) > 8 else "")
-            raise DataError(f"{told}: no row of the {role} split is left; column {column} has {shown}")
+            raise DataError(f"{told}: no row of the {role} split is left; column {column} has {some(values)}")
         raise DataError(
             f"data={config.data!r}: the {role} split is empty; give one that has clips with {role}_split"
         )
@@ -517,110 +428,7 @@ def _require_rows(
 def _column_note(config: TrainConfig, table: Table) -> list[str]:
     """Said only where another choice was possible."""
     text = find_text_column(config, table)
-    others = other_text_columns(table, text)
+    others = other_text_columns(config, table, text)
     if config.text_column is not None or not others:
         return []
     return [f"the text is taken from column {text} (text_column may name another: {', '.join(others)})"]
-
-
-#: Reasons for which a clip is dropped, and how they are told.
-DROP_REASONS = {
-    "too_long_audio": "audio longer than the model's window",
-    "too_long_text": "text longer than the model writes",
-    "empty_text": "no text",
-    "unreadable_audio": "unreadable audio",
-    "incomplete_audio": "audio that is cut off or damaged",
-    "empty_audio": "no audio in the file",
-    "missing_channel": "without the channel that is wanted",
-    "wrong_times": "with times that cannot be",
-    "other_split": "with a file that is in another split too",
-    HELD_OUT: "new, and not to be trained on beside the splits that were kept",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Drop:
-    """A clip that cannot be used."""
-
-    split: str
-    """`train`, `validation` or `test`."""
-    name: str
-    """The file as the data set names it."""
-    reason: str
-    """One of `DROP_REASONS`."""
-    detail: str
-    """What exactly was found."""
-
-
-def count_by_reason(drops: Sequence[Drop]) -> dict[str, int]:
-    """Dropped clips by reason, the most frequent first."""
-    return dict(Counter(drop.reason for drop in drops).most_common())
-
-
-def empty_text(split: str, name: str, text: str) -> Drop:
-    """The drop of a clip whose text has no words."""
-    shown = text if len(text) <= 40 else f"{text[:40]}..."
-    return Drop(split, name, "empty_text", f"no letter or digit in {shown!r}" if text else "no text")
-
-
-def check_usable(
-    config: TrainConfig, drops: Sequence[Drop], *, left: Mapping[str, int], window: float | None = None
-) -> None:
-    """Stop where nothing of a split is left: no share of drops that is allowed would help.
-
-    Args:
-        config: says which data it is.
-        drops: the clips dropped.
-        left: usable clips of each split.
-        window: the model's window in seconds, once it is known.
-
-    Raises:
-        DataError: a split has no usable clip.
-    """
-    for role, usable in left.items():
-        if not usable:
-            mine = [drop for drop in drops if drop.split == role]
-            first = f" (the first is {mine[0].name}: {mine[0].detail})" if mine else ""
-            raise DataError(
-                f"data={config.data!r}: no clip of the {role} split can be used: {describe_drops(mine, window)}"
-                f"{first}; mend them, or name another split with {role}_split"
-            )
-
-
-def check_drops(config: TrainConfig, drops: Sequence[Drop], *, total: int, window: float) -> list[str]:
-    """Stop where too much is dropped: a run on what is left would be about other data than the user's.
-
-    Args:
-        config: its `max_dropped_share` is the limit.
-        drops: the clips dropped.
-        total: clips in all, dropped ones included.
-        window: the model's window in seconds.
-
-    Returns:
-        A note for the user, or nothing where nothing was dropped.
-
-    Raises:
-        DataError: more than the tolerable share is dropped.
-    """
-    if not drops:
-        return []
-    told = describe_drops(drops, window)
-    bad = [drop for drop in drops if drop.reason != HELD_OUT]  # there is nothing to mend about those
-    wanted = total - len(drops) + len(bad)
-    share = len(bad) / max(wanted, 1)
-    if share > config.max_dropped_share:
-        # Rounded up to whole percents: the value that is proposed must let this very data pass.
-        enough = min(1.0, (int(share * 100) + 1) / 100)
-        first, told = f"{bad[0].name}: {bad[0].detail}", describe_drops(bad, window)
-        raise DataError(
-            f"data={config.data!r}: {len(bad)} of {wanted} clips ({share:.1%}) cannot be used: {told} "
-            f"(the first is {first}); max_dropped_share={config.max_dropped_share:g} allows fewer; "
-            f"to go on without them: --set max_dropped_share={enough:g}"
-        )
-    return [f"dropped {len(drops)} of {total} clips: {told}"]
-
-
-def describe_drops(drops: Sequence[Drop], window: float | None = None) -> str:
-    """How many for which reason, in words; `window` is the model's in seconds, once it is known."""
-    told = ", ".join(f"{count} {DROP_REASONS[reason]}" for reason, count in count_by_reason(drops).items())
-    return told if window is None else told.replace("model's window", f"model's window of {window:g} s")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from trainer.config import TrainConfig
-from trainer.data.sources import only_language
-from trainer.data.tables import Table
+from trainer.data.tables.table import Table
+from trainer.data.text import TOKEN
 from trainer.errors import ConfigError, DataError
 from trainer.languages import language_code
 
@@ -39,21 +38,36 @@ class Origin:
         return config.replace(**own) if own else config
 
 
+_TASKS = {"transcribe": "transcribe", "translate": "translate"}
+_QUOTED = 80
+"""Characters of a cell that a message may quote."""
 PLAIN = Origin()
 """Of data without sources."""
 SOURCE_COLUMN = "source"
 """What the name of a clip's source is called beside the columns of its table."""
 
-
 #: Usual names, in the order in which they are looked for.
 AUDIO_NAMES = (
     *("audio", "path", "file_name", "file", "filename", "audio_path", "audio_filepath", "audio_file"),
-    *("audio_filename", "audiofile", "wav", "wav_path", "wav_filename", "clip", "speech", "sound"),
+    *(
+        "audio_filename",
+        "audiofile",
+        "wav",
+        "wav_path",
+        "wav_filename",
+        "file_path",
+        "filepath",
+        "clip",
+        "speech",
+    ),
+    "sound",
 )
 TEXT_NAMES = (
     *("text", "sentence", "transcription", "transcript", "raw_transcription", "normalized_text", "label"),
-    *("transcriptions", "transcripts", "utterance"),
+    *("transcriptions", "transcripts", "utterance", "wrd", "txt", "tgt_text"),
 )
+TRANSLATION_NAMES = ("translation", "tgt_text", "target_text", "translations", "translated_text")
+"""Looked for first where the model translates."""
 LANGUAGE_NAMES = ("language", "locale", "lang")
 #: Usual names of a column with speakers, in the order in which they are looked for.
 SPEAKER_NAMES = (
@@ -97,23 +111,51 @@ def find_text_column(config: TrainConfig, table: Table) -> str:
         name = _told("text_column", config.text_column, table)
         if name in table.embedded or not _holds_text(table.columns[name]):
             raise DataError(
-                f"text_column={name!r}: holds no text; {table.origin} has {', '.join(table.column_names)}"
+                f"text_column={name!r}: holds no text; {table.origin} has {_names(table.column_names)}"
             )
         return name
     # `label` is text in some data sets and a number of a class in others.
     texts = [name for name, values in table.columns.items() if _holds_text(values)]
-    return named(TEXT_NAMES, texts) or _none_found("text", TEXT_NAMES, table)
+    found = named(_text_names(config), texts)
+    if found is None and (numbers := named(_text_names(config), table.columns)) is not None:
+        raise DataError(
+            f"no text column in {table.origin}: {numbers} holds no text but numbers; make "
+            "them text, or set text_column to another"
+        )
+    return found or _none_found("text", TEXT_NAMES, table)
 
 
-def other_text_columns(table: Table, taken: str) -> list[str]:
+def _text_names(config: TrainConfig) -> tuple[str, ...]:
+    return (*TRANSLATION_NAMES, *TEXT_NAMES) if config.task == "translate" else TEXT_NAMES
+
+
+def other_text_columns(config: TrainConfig, table: Table, taken: str) -> list[str]:
     """Columns that would have done as well as the one taken."""
-    return [name for name in table.columns if name != taken and name.lower() in TEXT_NAMES]
+    return [name for name in table.columns if name != taken and name.lower() in _text_names(config)]
+
+
+def transcript(config: TrainConfig, value: Any) -> str:
+    """The text in a cell, without Whisper's own tokens where these are to be dropped."""
+    text = cell_text(value)
+    return " ".join(TOKEN.sub(" ", text).split()) if config.strip_tokens and "<|" in text else text
+
+
+def shown(text: str) -> str:
+    """A cell as messages quote it: at most 80 characters, of a path the last ones."""
+    if len(text) <= _QUOTED:
+        return text
+    return f"...{text[3 - _QUOTED :]}" if "/" in text else f"{text[: _QUOTED - 3]}..."
+
+
+def _names(columns: Iterable[str]) -> str:
+    """Columns in a message; the first line of a file without a header may hold anything."""
+    return ", ".join(map(shown, columns))
 
 
 def _told(field: str, name: str, table: Table) -> str:
     if name not in table.column_names:
         raise DataError(
-            f"{field}={name!r}: no such column in {table.origin}; it has {', '.join(table.column_names)}"
+            f"{field}={name!r}: no such column in {table.origin}; it has {_names(table.column_names)}"
         )
     return name
 
@@ -126,7 +168,7 @@ def named(wanted: Sequence[str], columns: Iterable[str]) -> str | None:
 
 def _none_found(what: str, wanted: Sequence[str], table: Table) -> str:
     raise DataError(
-        f"no {what} column in {table.origin}, which has {', '.join(table.column_names)}; "
+        f"no {what} column in {table.origin}, which has {_names(table.column_names)}; "
         f"set {what}_column, or name it {', '.join(wanted[:5])}"
     )
 
@@ -153,21 +195,26 @@ def parse_row_filter(text: str | None) -> dict[str, list[str]]:
     return wanted
 
 
-def select_rows(table: Table, rows: Iterable[int], wanted: Mapping[str, list[str]]) -> list[int]:
-    """Those of `rows` that have the wanted values.
+def select_parts(
+    group: Sequence[Part], wanted: Mapping[str, list[str]], *, where_known: bool = False
+) -> list[Part]:
+    """The rows with the wanted values; `where_known`: of tables that have the column, and all of others.
 
     Raises:
         DataError: a column is unknown; the message lists the columns.
     """
-    for column in wanted:
-        if column not in table.columns:
-            columns = ", ".join(table.columns)
-            raise DataError(f"row_filter: no column {column!r} in {table.origin}; it has {columns}")
-    return [
-        row
-        for row in rows
-        if all(cell_text(table.columns[column][row]) in values for column, values in wanted.items())
-    ]
+    chosen: list[Part] = []
+    for table, rows in group:
+        unknown = next((column for column in wanted if column not in table.columns), None)
+        if unknown is not None and not where_known:
+            raise DataError(
+                f"row_filter: no column {unknown!r} in {table.origin}; it has {_names(table.columns)}"
+            )
+        pairs = [(table.columns[name], values) for name, values in wanted.items() if name in table.columns]
+        chosen.append(
+            (table, [row for row in rows if all(cell_text(cells[row]) in values for cells, values in pairs)])
+        )
+    return chosen
 
 
 def cell_text(value: Any) -> str:
@@ -196,6 +243,11 @@ def values_of(parts: Iterable[Part], column: str) -> list[str]:
     return sorted(counts, key=lambda value: (-counts[value], value))
 
 
+def some(values: Sequence[str]) -> str:
+    """The first of the values of a column, for messages."""
+    return _names(values[:8]) + (" ..." if len(values) > 8 else "")
+
+
 def language_filter(
     config: TrainConfig, parts: Sequence[Part], wanted: Mapping[str, list[str]]
 ) -> tuple[dict[str, list[str]], str | None]:
@@ -220,12 +272,12 @@ def language_filter(
     if len(values) == 1:
         # Other ways to write a language (`eng`) are many; a warning must be right.
         known = language_code(values[0]) is not None
-        return {}, only_language(f"column {column}", values[0], code) if known else None
+        only = f"WARNING: column {column} has only language {shown(values[0])}, trained as {code}"
+        return {}, f"{only} (set language to change that)" if known else None
     if not mine:
-        shown = ", ".join(values[:8]) + (" ..." if len(values) > 8 else "")
         raise DataError(
-            f"language={code!r}: column {column} has {shown} and nothing in this language; give one of them "
-            f"with --language, or choose rows with row_filter={column}={values[0]}"
+            f"language={code!r}: column {column} has {some(values)} and nothing in this language; give one of them "
+            f"with --language, or choose rows with row_filter={column}={shown(values[0])}"
         )
     return {column: mine}, f"of several languages, those with {column}={'/'.join(mine)}"
 
@@ -243,29 +295,25 @@ def row_origins(config: TrainConfig, table: Table, origin: Origin) -> Callable[[
     columns = {
         field: table.columns.get(_told(f"{field}_column", name, table), []) for field, name in told.items()
     }
-
-    @functools.cache
-    def found(*cells: str) -> Origin | str:
-        """The name of the field that is wrong, where one is."""
-        values: dict[str, Any] = {}
-        for field, cell in zip(told, cells, strict=True):
-            task = cell.lower() if cell.lower() in ("transcribe", "translate") else None
-            values[field] = language_code(cell) if field == "language" else task
-            if not cell or values[field] is None:
-                return field
-        return dataclasses.replace(origin, **values)
+    origins: dict[tuple[str, ...], Origin] = {}
 
     def of_row(row: int) -> Origin:
-        cells = [cell_text(columns[field][row]) for field in told]
-        known = found(*cells)
-        if isinstance(known, Origin):
-            return known
-        allowed = (
-            "no language that Whisper knows" if known == "language" else "neither transcribe nor translate"
-        )
-        raise DataError(
-            f"{table.origin}, row {row + 1}: column {told[known]} has {cells[list(told).index(known)]!r}, {allowed}; "
-            "mend it, or leave the row out with row_filter"
-        )
+        cells = tuple(cell_text(values[row]) for values in columns.values())
+        if cells not in origins:
+            values: dict[str, Any] = {}
+            for field, cell in zip(columns, cells, strict=True):
+                values[field] = language_code(cell) if field == "language" else _TASKS.get(cell.lower())
+                if not cell or values[field] is None:
+                    known = (
+                        "no language that Whisper knows"
+                        if field == "language"
+                        else f"none of {', '.join(_TASKS)}"
+                    )
+                    raise DataError(
+                        f"{table.place(row)}: column {told[field]} has {shown(cell)!r}, {known}; correct it, or leave "
+                        "the row out with row_filter"
+                    )
+            origins[cells] = dataclasses.replace(origin, **values)
+        return origins[cells]
 
     return of_row

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import bisect
+import io
 import os
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trainer.errors import DataError
 
@@ -15,29 +17,41 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class EmbeddedAudio(Protocol):
+class EmbeddedAudio:
     """A column with audio inside."""
 
-    column: str
-    """Its name."""
-    names: Sequence[str | None]
-    """The file name that goes with each row, where there is one."""
-    origin: Sequence[str]
-    """Files that hold the column; which they are and when they changed stands for the content."""
+    def __init__(
+        self, column: str, names: Sequence[str | None], origin: Sequence[str], bases: Sequence[Path]
+    ) -> None:
+        self.column = column
+        """Its name."""
+        self.names = names
+        """The file name that goes with each row, where there is one."""
+        self.origin = origin
+        """Files that hold the column; which they are and when they changed stands for the content."""
+        self._bases = bases
 
     def read(self, row: int) -> bytes | str:
         """Content of the row's audio file, or the path of a file beside; empty where there is neither."""
+        raise NotImplementedError
 
     def file(self, row: int) -> str:
         """Path of the file that the row names, whether or not it has content too; empty where none is there."""
+        path = find_file(self.names[row] or "", self._bases)
+        return path if path and _is_file(Path(path)) else ""
 
 
-def holds_audio(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds audio files: Hugging Face's {bytes, path}, or plain bytes."""
+def holds_audio(kind: pa.DataType, *, rated: bool = False) -> bool:
+    """Whether a column of this type holds audio: Hugging Face's {bytes, path} or {array, sampling_rate}, or bytes.
+
+    Lists of numbers do where another column, `sampling_rate`, says how fast they come (`rated`).
+    """
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
-        return bool(kind.get_field_index("bytes") >= 0)
+        return any(kind.get_field_index(name) >= 0 for name in ("bytes", "array"))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return rated and bool(pa.types.is_floating(kind.value_type))
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
@@ -48,14 +62,17 @@ def _has_path(kind: pa.DataType) -> bool:
 
 
 def find_file(told: str, bases: Sequence[Path]) -> str:
-    """The absolute path of a file named relative to the first of `bases` that has it; empty for no name."""
-    if (plain := _plain_file(told, bases)) is not None:
-        return plain
+    """The absolute path of a file named relative to the first of `bases` that has it; empty for no name.
+
+    Where none has it, backslashes are taken for slashes, and letters with accents for their other Unicode form.
+    """
+    if (plain := _plain_file(told, bases)) is not None or not told:
+        return plain or ""
     # Only the user's own home: `~take.wav` is a file, not the home of somebody called take.wav.
     path = Path(told).expanduser() if told.startswith("~/") else Path(told)
-    if path.is_absolute() or not told:
-        return str(path) if told else ""
-    places = [(base / path).absolute() for base in bases] or [path.absolute()]
+    names = [str(path), str(path).replace("\\", "/")]
+    names += [unicodedata.normalize(form, names[1]) for form in ("NFC", "NFD")]
+    places = [(base / name).absolute() for name in dict.fromkeys(names) for base in bases or [Path()]]
     return str(next((place for place in places if _is_file(place)), places[0]))
 
 
@@ -76,41 +93,53 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _named_file(name: str | None, bases: Sequence[Path]) -> str:
-    path = find_file(name or "", bases)
-    return path if path and _is_file(Path(path)) else ""
-
-
-def _content_or_path(value: Any, bases: Sequence[Path]) -> bytes | str:
-    """Of a cell with audio: its bytes, or else the path of a file."""
+def _content_or_path(value: Any, bases: Sequence[Path], rate: int | None = None) -> bytes | str:
+    """Of a cell with audio: its bytes, its samples as a WAV file, or else the path of a file."""
     if isinstance(value, dict):
+        if value.get("array") is not None:
+            return _wav(value["array"], value.get("sampling_rate"))
         return value.get("bytes") or find_file(value.get("path") or "", bases)
-    return value or ""
+    return _wav(value, rate) if isinstance(value, list) else value or ""
 
 
-class ParquetAudio:
+def _wav(samples: Sequence[float], rate: int | None) -> bytes:
+    import numpy as np
+    import soundfile
+
+    if not rate:  # it is dropped as unreadable, and counted
+        return b""
+    buffer = io.BytesIO()
+    soundfile.write(buffer, np.asarray(samples, np.float32), int(rate), format="WAV", subtype="FLOAT")
+    return buffer.getvalue()
+
+
+class ParquetAudio(EmbeddedAudio):
     """Audio inside a Parquet file, read forward in small batches: a row group may be larger than memory."""
 
+    RATES = "sampling_rate"
+    """Column with the rates of audio that is a list of samples."""
     _BATCH_ROWS = 16
 
     def __init__(self, path: Path, column: str, bases: Sequence[Path]) -> None:
         import pyarrow.parquet as pq
 
-        self._path, self.column, self._bases = path, column, bases
-        self.origin: Sequence[str] = (str(path.absolute()),)
+        self._path = path
         with pq.ParquetFile(path) as file:
             sizes = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
             self._starts = [sum(sizes[:index]) for index in range(len(sizes))]
-            self.names: Sequence[str | None] = [None] * sum(sizes)
+            names: Sequence[str | None] = [None] * sum(sizes)
             if sizes and _has_path(file.schema_arrow.field(column).type):
                 cells = file.read(columns=[f"{column}.path"]).column(0).combine_chunks()
-                self.names = cells.field("path").to_pylist()
+                names = cells.field("path").to_pylist()
+            rated = self.RATES in file.schema_arrow.names
+            self._rates = file.read(columns=[self.RATES]).column(0).to_pylist() if rated else None
+        super().__init__(column, names, (str(path.absolute()),), bases)
         self._batches: Iterator[tuple[int, list[Any]]] = iter(())
         self._group, self._first = -1, 0
         self._rows: list[Any] = []
 
     def read(self, row: int) -> bytes | str:
-        """Content (or path) of one row's audio; rows are best asked for in rising order."""
+        """The same; rows are best asked for in rising order."""
         import pyarrow as pa
 
         group = bisect.bisect_right(self._starts, row) - 1
@@ -122,11 +151,8 @@ class ParquetAudio:
                 self._first, self._rows = next(self._batches)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{self._path}: column {self.column} cannot be read: {error}") from error
-        return _content_or_path(self._rows[row - self._first], self._bases)
-
-    def file(self, row: int) -> str:
-        """The file that a row names."""
-        return _named_file(self.names[row], self._bases)
+        rate = self._rates[row] if self._rates else None
+        return _content_or_path(self._rows[row - self._first], self._bases, rate)
 
     def _read_group(self, group: int) -> Iterator[tuple[int, list[Any]]]:
         import pyarrow.parquet as pq
@@ -138,28 +164,20 @@ class ParquetAudio:
                 first += batch.num_rows
 
 
-class DatasetAudio:
+class DatasetAudio(EmbeddedAudio):
     """Audio inside a Hugging Face data set, which is memory-mapped from disk."""
 
     def __init__(self, data: datasets.Dataset, column: str, bases: Sequence[Path]) -> None:
-        self._data, self.column, self._bases = data.select_columns([column]), column, bases
+        self._data = data.select_columns([column])
+        names: list[str | None] = []
+        # Batch by batch, so that the content is never held all at once.
+        for batch in self._data.with_format("arrow").iter(batch_size=64):
+            cells = batch.column(column).combine_chunks()
+            names += cells.field("path").to_pylist() if _has_path(cells.type) else [None] * len(cells)
         # The fingerprint stands for content that was never on disk, and for rows that were picked out.
         files = tuple(str(file["filename"]) for file in data.cache_files)
-        self.origin: Sequence[str] = files or (f"dataset:{data._fingerprint}",)
-        self.names: Sequence[str | None] = self._path_names()
+        super().__init__(column, names, files or (f"dataset:{data._fingerprint}",), bases)
 
     def read(self, row: int) -> bytes | str:
-        """Content (or path) of one row's audio."""
+        """The same."""
         return _content_or_path(self._data[row][self.column], self._bases)
-
-    def file(self, row: int) -> str:
-        """The file that a row names."""
-        return _named_file(self.names[row], self._bases)
-
-    def _path_names(self) -> list[str | None]:
-        """The `path` of every cell, batch by batch so that the content is never held all at once."""
-        names: list[str | None] = []
-        for batch in self._data.with_format("arrow").iter(batch_size=64):
-            cells = batch.column(self.column).combine_chunks()
-            names += cells.field("path").to_pylist() if _has_path(cells.type) else [None] * len(cells)
-        return names

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, DecodedAudio, read_audio
-from trainer.data.clips import Clip, ClipTable, Drop
+from trainer.data.clip import Clip
+from trainer.data.clips import ClipTable
+from trainer.data.drops import Drop
 from trainer.data.features import count_frames, extract_features, extractor_settings
 from trainer.data.grouping import audio_key
 from trainer.data.parallel import over_clips

@@ -11,53 +11,17 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from trainer.config import TrainConfig
-from trainer.data.audio import AudioSource
-from trainer.data.columns import SPEAKER_NAMES, Origin, named
-from trainer.data.embedded import EmbeddedAudio
+from trainer.data.clip import Clip
+from trainer.data.columns import SPEAKER_NAMES, named
 from trainer.errors import DataError
 
 FILE, TEXT, SPEAKER = "file", "text", "speaker"
 """What clips can be kept together by, besides columns of the data."""
 _FEW_TEXTS, _MANY_REPEATS = 10, 10
 """Commands and digits: a few texts, each said many times. None may be missing from the training clips."""
-
-
-class SplitClip(Protocol):
-    """What clips are told apart by."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def embedded(self) -> EmbeddedAudio | None: ...
-
-    @property
-    def row(self) -> int: ...
-
-    @property
-    def columns(self) -> Mapping[str, list[Any]]: ...
-
-    @property
-    def origin(self) -> Origin: ...
-
-    def cell(self, column: str) -> str: ...
-
-    @property
-    def recording(self) -> str: ...
-
-    def source(self) -> AudioSource: ...
-
-
-ClipT = TypeVar("ClipT", bound=SplitClip)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +41,7 @@ class Grouping:
         return f"splits are made by {shown}: none of them is in two splits{self.mixed}"
 
 
-def groupings(config: TrainConfig, clips: Sequence[SplitClip]) -> list[Grouping]:
+def groupings(config: TrainConfig, clips: Sequence[Clip]) -> list[Grouping]:
     """Ways to keep these clips together, the best first; one alone where `split_by` names it.
 
     Raises:
@@ -105,7 +69,7 @@ def groupings(config: TrainConfig, clips: Sequence[SplitClip]) -> list[Grouping]
     ]
 
 
-def _asked(config: TrainConfig, wanted: str, clips: Sequence[SplitClip], speaker: str | None) -> Grouping:
+def _asked(config: TrainConfig, wanted: str, clips: Sequence[Clip], speaker: str | None) -> Grouping:
     found = [FILE]
     columns = dict.fromkeys(name for columns in _tables(clips) for name in columns)
     for name in (part.strip() for part in wanted.split(",")):
@@ -123,17 +87,17 @@ def _asked(config: TrainConfig, wanted: str, clips: Sequence[SplitClip], speaker
     return Grouping(tuple(dict.fromkeys(found)))
 
 
-def _speaker_column(clips: Sequence[SplitClip]) -> str | None:
+def _speaker_column(clips: Sequence[Clip]) -> str | None:
     """The first table's column with speakers, by its usual names; None where no table has one."""
     return next(filter(None, (named(SPEAKER_NAMES, columns) for columns in _tables(clips))), None)
 
 
-def _tables(clips: Sequence[SplitClip]) -> list[Mapping[str, list[Any]]]:
+def _tables(clips: Sequence[Clip]) -> list[Mapping[str, list[Any]]]:
     """The columns of each table that clips are rows of, which share them."""
     return list({id(clip.columns): clip.columns for clip in clips}.values())
 
 
-def cells(clips: Iterable[SplitClip], names: Sequence[str]) -> Iterator[str]:
+def cells(clips: Iterable[Clip], names: Sequence[str]) -> Iterator[str]:
     """What each clip has in a column of one of these names, in whatever case its own table writes it; empty without."""
     found: dict[int, str | None] = {}
     for clip in clips:
@@ -143,7 +107,7 @@ def cells(clips: Iterable[SplitClip], names: Sequence[str]) -> Iterator[str]:
         yield clip.cell(column) if column is not None else ""
 
 
-def group_clips(clips: Sequence[SplitClip], by: Sequence[str]) -> list[list[int]]:
+def group_clips(clips: Sequence[Clip], by: Sequence[str]) -> list[list[int]]:
     """Positions of the clips, those in one list that share something of `by`, also by way of others."""
     parent = list(range(len(clips)))
 
@@ -165,16 +129,16 @@ def group_clips(clips: Sequence[SplitClip], by: Sequence[str]) -> list[list[int]
     return list(groups.values())
 
 
-def _keys(clips: Sequence[SplitClip], name: str) -> Iterator[Hashable]:
+def _keys(clips: Sequence[Clip], name: str) -> Iterator[Hashable]:
     """What each clip is kept together by; None where nothing is known of it."""
     if name == TEXT:
-        return (text_key(clip.text) for clip in clips)
+        return (text_key(clip.text) or None for clip in clips)  # nothing is said in silent clips
     if name == FILE:
         return file_keys(clips)
     return (cell or None for cell in cells(clips, SPEAKER_NAMES if name == SPEAKER else [name.lower()]))
 
 
-def file_keys(clips: Sequence[SplitClip]) -> Iterator[Hashable]:
+def file_keys(clips: Sequence[Clip]) -> Iterator[Hashable]:
     """The file of each clip, the same for all names of it; None where it has none or its name tells nothing.
 
     Audio inside a table goes by its name there, unless most of these are alike (`audio.wav` in every row).
@@ -216,7 +180,7 @@ def _real_file(path: str) -> Hashable:
 
 
 def set_apart(
-    clips: Sequence[SplitClip], share: float, seed: int, order: str, grouping: Grouping
+    clips: Sequence[Clip], share: float, seed: int, order: str, grouping: Grouping
 ) -> tuple[set[int], bool]:
     """Positions of about `share` of the clips, the same for the same clips and seed in whatever order.
 
@@ -242,7 +206,9 @@ def set_apart(
     whole = TEXT in grouping.by
     ranks = {
         group[0]: min(
-            rank(seed, order, text_key(clips[at].text), *(() if whole else (clips[at].name,))) for at in group
+            rank(seed, order, key, *(() if whole and key else (clips[at].name,)))
+            for at in group
+            for key in [text_key(clips[at].text)]
         )
         for group in groups
     }
@@ -273,7 +239,7 @@ def set_apart(
     return apart, not few and all(wanted[name] / 2 <= taken[name] <= 2 * wanted[name] for name in sizes)
 
 
-def _evenly(clips: Sequence[SplitClip], ordered: Sequence[list[int]]) -> list[list[int]]:
+def _evenly(clips: Sequence[Clip], ordered: Sequence[list[int]]) -> list[list[int]]:
     """The groups in an order of which every beginning has the same share of each text."""
     keys = [min(text_key(clips[at].text) for at in group) for group in ordered]
     sizes = Counter(keys)
@@ -286,7 +252,7 @@ def _evenly(clips: Sequence[SplitClip], ordered: Sequence[list[int]]) -> list[li
     return [ordered[at] for at in sorted(range(len(ordered)), key=lambda at: places[at])]
 
 
-def _few_texts(clips: Sequence[SplitClip], apart: set[int], wanted: int) -> bool:
+def _few_texts(clips: Sequence[Clip], apart: set[int], wanted: int) -> bool:
     """Whether a split of whole texts would be a word or two that are never trained on."""
     found = len({text_key(clips[at].text) for at in apart})
     repeats = len(clips) / len({text_key(clip.text) for clip in clips})

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
+from trainer.data.clip import Clip
 from trainer.data.columns import SPEAKER_NAMES
-from trainer.data.grouping import ClipT, SplitClip, audio_key, cells, names_tell, text_key
+from trainer.data.grouping import audio_key, cells, names_tell, text_key
 from trainer.data.sources import SPLIT_ALIASES
 from trainer.errors import DataError
 
@@ -27,19 +28,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SPLITS_FILE = "splits.parquet"
-HELD_OUT = "held_out"
-"""Reason for which a clip that is new is not used."""
 _ROLES = tuple(SPLIT_ALIASES)
 _TRAIN = 1 << _ROLES.index("train")
 """Its bit."""
 _KEYS = ("file", "text", "speaker", "audio")
 
 
-def encode_splits(splits: Mapping[str, Sequence[SplitClip]], audio: Mapping[str, Sequence[int]]) -> bytes:
+def encode_splits(splits: Mapping[str, Sequence[Clip]], audio: Mapping[str, Sequence[int]]) -> bytes:
     """The content of a file for these clips by role.
 
     Args:
-        splits: as `ClipTable.whole` has them.
+        splits: as `Clipable.whole` has them.
         audio: of each clip by role the `audio_key` of its file, 0 where that is not known; empty where none is.
     """
     import numpy as np
@@ -135,7 +134,7 @@ class KeptSplits:
     speakers: _Known
     audio: _Known
 
-    def trained_on(self, clips: Sequence[SplitClip]) -> list[bool]:
+    def trained_on(self, clips: Sequence[Clip]) -> list[bool]:
         """Which clips were trained on, by file and text; of those that are in two splits, only the audio tells."""
         keys = _keys(clips)
         return list((self.pairs.roles(_pairs(keys["file"], keys["text"])) == _TRAIN).tolist())
@@ -148,8 +147,8 @@ class KeptSplits:
         return list((self.audio.roles(np.array(audio, np.uint64)) & bit != 0).tolist())
 
     def assign(
-        self, config: TrainConfig, splits: Mapping[str, Sequence[ClipT]]
-    ) -> tuple[dict[str, list[ClipT]], list[tuple[str, ClipT, str]], list[str]]:
+        self, config: TrainConfig, splits: Mapping[str, Sequence[Clip]]
+    ) -> tuple[dict[str, list[Clip]], list[tuple[str, Clip, str]], list[str]]:
         """The clips of a data set in the roles that they had; new ones are trained on where nothing speaks against it.
 
         Args:
@@ -162,8 +161,8 @@ class KeptSplits:
         Raises:
             DataError: none of the validation clips is there.
         """
-        done: dict[str, list[ClipT]] = {role: [] for role in _ROLES}
-        out: list[tuple[str, ClipT, str]] = []
+        done: dict[str, list[Clip]] = {role: [] for role in _ROLES}
+        out: list[tuple[str, Clip, str]] = []
         found: Counter[str] = Counter()
         keys = {role: _keys(clips) for role, clips in splits.items()}
         pairs = {role: self.pairs.roles(_pairs(key["file"], key["text"])) for role, key in keys.items()}
@@ -217,7 +216,7 @@ def _one(roles: int, given: str) -> str:
     return next(role for number, role in enumerate(_ROLES) if roles & (1 << number))
 
 
-def _keys(clips: Sequence[SplitClip]) -> dict[str, np.ndarray]:
+def _keys(clips: Sequence[Clip]) -> dict[str, np.ndarray]:
     """uint64 hashes of each clip's file, text and speaker; 0 where that is not known."""
     import numpy as np
 
@@ -229,7 +228,7 @@ def _keys(clips: Sequence[SplitClip]) -> dict[str, np.ndarray]:
     }
 
 
-def _file_key(clip: SplitClip, tell: dict[int, bool]) -> int:
+def _file_key(clip: Clip, tell: dict[int, bool]) -> int:
     """Of its file as the data names it; of its content where the names inside a table tell nothing.
 
     `tell` remembers of which columns they do; give the same one for all clips.

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
-from trainer.data.clips import Clip, Drop
+from trainer.data.clip import Clip
+from trainer.data.drops import Drop
 from trainer.data.text import prepare_target
 from trainer.errors import ModelError
 from trainer.languages import WITHOUT_SPACES
@@ -94,7 +95,7 @@ def make_labels(
         longest: most tokens that the model can write, prefix included.
         split: role of the split, for the list of drops.
         index: `name` and `text` of every clip, and `origin` where they have several; each text has a letter or digit,
-            so something is left of it.
+            so something is left of it, or is empty: nothing is said.
     """
     import numpy as np
 
@@ -108,14 +109,14 @@ def make_labels(
         some = texts[start : start + _AT_ONCE]
         kinds = origins.numbers[start : start + _AT_ONCE].tolist() if origins else [0] * len(some)
         targets = [
-            _lead(configs[kind])
+            (_lead(configs[kind]) if text else "")
             + prepare_target(
-                str(text),
+                text,
                 lowercase=config.lowercase,
                 remove_punctuation=config.remove_punctuation,
-                language=configs[kind].language,
+                language=configs[kind].written_language,
             )
-            for text, kind in zip(some, kinds, strict=True)
+            for text, kind in zip(map(str, some), kinds, strict=True)
         ]
         # `<|endoftext|>` in a text is text, not the end.
         found = processor.tokenizer(targets, split_special_tokens=True).input_ids

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from trainer.data.audio import AudioError, AudioSource, DecodedAudio, decode_each
-from trainer.data.clips import Clip
+from trainer.data.clip import Clip
 from trainer.errors import DataError
 
 if TYPE_CHECKING:

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE
 from trainer.data.cache import found_or_built, is_complete, unfinished
-from trainer.data.clips import Clip, ClipTable, Drop, check_drops, check_usable, count_by_reason, load_clips
+from trainer.data.clip import Clip
+from trainer.data.clips import ClipTable, load_clips
 from trainer.data.columns import PLAIN, Origin
+from trainer.data.drops import Drop, check_drops, check_usable, count_by_reason
 from trainer.data.feature_store import (
     FEATURES,
     WAVEFORMS,

@@ -5,13 +5,21 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainer.config import TrainConfig
-from trainer.data.columns import LANGUAGE_NAMES, SPEAKER_NAMES, audio_path, cell_text, named
-from trainer.data.tables import CUE_COLUMN, Table
-from trainer.data.text import has_words
+from trainer.data.columns import (
+    LANGUAGE_NAMES,
+    SPEAKER_NAMES,
+    audio_path,
+    cell_text,
+    named,
+    shown,
+    transcript,
+)
+from trainer.data.tables.table import CUE_COLUMN, Table
+from trainer.data.text import has_words, word_gap
 from trainer.errors import DataError
 from trainer.model.processor import load_processor, window_seconds
 
@@ -20,6 +28,16 @@ _LONGEST_PAUSE = 1.0
 _OVERLAP = 0.1
 """Seconds by which cues may overlap: less is rounding."""
 _MOST_TOLD = 5
+_LENGTH_COLUMNS = ("offset", "duration")
+"""Start and length, as NeMo's manifests have them."""
+_OTHER_COLUMNS = (
+    *(("start_time", "end_time"), ("start_ms", "end_ms"), ("start_sec", "end_sec"), ("begin", "end")),
+    *(("start_seconds", "end_seconds"), ("begin_time", "end_time"), ("segment_start", "segment_end")),
+    *(("start", "stop"), ("start_timestamp", "end_timestamp")),
+)
+"""What times of parts are called too, in seconds or not: nobody knows before the user says so."""
+_MILLISECONDS = "_ms"
+"""How names of columns end that say their unit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,53 +87,42 @@ def find_segments(
         window: of the model in seconds, which nothing is joined beyond; by default that of `config.model`.
 
     Raises:
-        DataError: `segment_columns` names a column that is not there, or a time is no number.
+        DataError: `segment_columns` names a column that is not there, columns may have times and nobody said so, or a
+            time is no number.
         ModelError: the model, whose window counts, cannot be found.
     """
     texts = table.columns[text]
-    columns = _time_columns(config, table)
-    if columns is None or audio in table.embedded:
-        yield from (Segment(row, cell_text(texts[row]), None) for row in rows)
+    spans = None if audio in table.embedded else _find_spans(config, table, audio)
+    if spans is None:
+        yield from (Segment(row, transcript(config, texts[row]), None) for row in rows)
         return
     wanted = set(rows)
-    spans = _spans(table, *columns)
-    joins = table.pack_seconds if config.pack_seconds is None else config.pack_seconds
-    if joins:
-        joins = min(joins, _window(config) if window is None else window)
+    most = table.pack_seconds if config.pack_seconds is None else config.pack_seconds
+    if most:
+        window = window_seconds(load_processor(config).feature_extractor) if window is None else window
+        most = min(most, window)
     told = [name for name in (config.language_column, config.task_column) if name in table.columns]
     found = [named(names, table.columns) for names in (SPEAKER_NAMES, LANGUAGE_NAMES)]
-    same = [name for name in (*told, *found) if name is not None]
+    same = [table.columns[name] for name in (*told, *found) if name is not None]
     files: dict[str, list[int]] = {}
     for row, value in enumerate(table.columns[audio]):
         files.setdefault(audio_path(value), []).append(row)
     for own in files.values():
-        ordered = sorted(own, key=lambda row: (spans[row].start, row))
-        spans.update(_overlapping(table, own, spans))
+        if CUE_COLUMN in table.columns:
+            spans.update(_overlapping(table, own, spans))
         waiting: Segment | None = None
-        last = 0
-        for row in ordered:
-            if row not in wanted:
-                if waiting is not None:
-                    yield waiting
-                waiting = None
-                continue
-            new = Segment(row, cell_text(texts[row]), _whole_or(spans[row]))
-            joined = _joined(waiting, new, joins) if waiting is not None else None
-            if joined is not None and all(
-                cell_text(table.columns[name][last]) == cell_text(table.columns[name][row]) for name in same
-            ):
-                waiting = joined
-            else:
-                if waiting is not None:
-                    yield waiting
-                waiting = new
-            last = row
+        last: list[str] | None = None
+        for row in sorted(own, key=lambda row: (spans[row].start, row)):
+            alike = [cell_text(values[row]) for values in same]
+            new = (
+                Segment(row, transcript(config, texts[row]), _whole_or(spans[row])) if row in wanted else None
+            )
+            joined = _joined(waiting, new, most, word_gap(config)) if alike == last else None
+            if waiting is not None and joined is None:
+                yield waiting
+            waiting, last = joined or new, alike
         if waiting is not None:
             yield waiting
-
-
-def _window(config: TrainConfig) -> float:
-    return window_seconds(load_processor(config).feature_extractor)
 
 
 def _whole_or(span: Span) -> Span | None:
@@ -123,44 +130,79 @@ def _whole_or(span: Span) -> Span | None:
     return span if span.start or span.end is not None or span.problem else None
 
 
-def _joined(one: Segment, other: Segment, most: float) -> Segment | None:
+def _joined(one: Segment | None, other: Segment | None, most: float, gap: str) -> Segment | None:
     """Both as one, where they are near each other and no longer than wanted together."""
-    first, second = one.span, other.span
-    if first is None or second is None or first.end is None or second.end is None:
+    if one is None or other is None or one.span is None or other.span is None:
         return None
-    if first.problem or second.problem or not (has_words(one.text) and has_words(other.text)):
+    first, second = one.span, other.span
+    if first.end is None or second.end is None or first.problem or second.problem:
+        return None
+    if not (has_words(one.text) and has_words(other.text)):
         return None
     end = max(first.end, second.end)
     if not -_OVERLAP <= second.start - first.end <= _LONGEST_PAUSE or end - first.start > most:
         return None
-    return Segment(one.row, f"{one.text} {other.text}", Span(first.start, end))
+    return Segment(one.row, f"{one.text}{gap}{other.text}", Span(first.start, end))
 
 
 def _time_columns(config: TrainConfig, table: Table) -> tuple[str, str] | None:
-    if config.segment_columns is None:
-        return None
-    names = [part.strip() for part in config.segment_columns.split(",")]
-    found = [named([name.lower()], table.columns) for name in names]
-    if found[0] is not None and found[1] is not None:
-        return found[0], found[1]
-    asked = config.segment_columns != TrainConfig.segment_columns
-    if asked:
-        missing = names[found.index(None)]
+    """The columns with start and end, or offset and duration, of rows that are parts of recordings; None without.
+
+    Raises:
+        DataError: `segment_columns` names one that is not there, or others look like times.
+    """
+    columns, origin = table.columns, table.origin
+    names = [part.strip() for part in str(config.segment_columns).split(",")]
+    if (found := _both(names, columns)) is not None:
+        return found
+    if config.segment_columns != TrainConfig.segment_columns:
+        missing = next(name for name in names if named([name.lower()], columns) is None)
         raise DataError(
-            f"segment_columns={config.segment_columns!r}: no column {missing!r} in {table.origin}; it has "
-            f"{', '.join(table.columns)}"
+            f"segment_columns={config.segment_columns!r}: no column {missing!r} in {origin}; it has "
+            f"{', '.join(columns)}"
+        )
+    if (found := _both(_LENGTH_COLUMNS, columns)) is not None:
+        return found
+    other = next(filter(None, (_both(names, columns) for names in _OTHER_COLUMNS)), None)
+    if other is not None:
+        raise DataError(
+            f"{origin}: columns {' and '.join(other)} look like times of parts of recordings; set "
+            f"segment_columns={','.join(other)} if they are (seconds, or milliseconds where the names end with "
+            f"{_MILLISECONDS}), or segment_columns=null if rows are whole files"
         )
     return None
 
 
-def _spans(table: Table, start: str, end: str) -> dict[int, Span]:
+def _both(names: Sequence[str], columns: Iterable[str]) -> tuple[str, str] | None:
+    found = [named([name.lower()], columns) for name in names]
+    return (found[0], found[1]) if found[0] is not None and found[1] is not None else None
+
+
+def _find_spans(config: TrainConfig, table: Table, audio: str) -> dict[int, Span] | None:
+    """Where in its recording each row is; None where rows are whole files."""
+    if config.segment_columns is None:
+        return None
+    cells = table.columns[audio]
+    if any(isinstance(cell, Mapping) and _both(("start_time", "end_time"), cell) for cell in cells):
+        names = ("start_time", "end_time")
+        pairs = [[cell.get(name) if isinstance(cell, Mapping) else None for name in names] for cell in cells]
+        return _spans(table, names, pairs)
+    found = _time_columns(config, table)
+    if found is None:
+        return None
+    return _spans(table, found, list(zip(*(table.columns[name] for name in found), strict=True)))
+
+
+def _spans(table: Table, names: tuple[str, str], values: Sequence[Sequence[Any]]) -> dict[int, Span]:
     spans = {}
-    for row, (first, last) in enumerate(zip(table.columns[start], table.columns[end], strict=True)):
-        begin = _seconds(table, row, start, first) or 0.0
-        until = _seconds(table, row, end, last)
+    lengths = tuple(name.lower() for name in names) == _LENGTH_COLUMNS
+    for row, pair in enumerate(values):
+        first, until = (_seconds(table, row, name, value) for name, value in zip(names, pair, strict=True))
+        begin = first or 0.0
+        until = until + begin if lengths and until is not None else until
         problem = ""
         if until is not None and until <= begin:
-            problem = f"{place(table, row)}: ends at {until:.2f} s, and begins at {begin:.2f} s"
+            problem = f"{table.place(row)}: ends at {until:.2f} s, and begins at {begin:.2f} s"
         spans[row] = Span(begin, until, problem)
     return spans
 
@@ -175,17 +217,10 @@ def _seconds(table: Table, row: int, column: str, value: Any) -> float | None:
         number = math.nan
     if not (math.isfinite(number) and number >= 0):
         raise DataError(
-            f"{place(table, row)}: {column}={text!r}: must be seconds from the beginning of the recording, such as "
-            "12.5; if the files are cut already, set segment_columns=null"
+            f"{table.place(row)}: {column}={shown(text)!r}: must be seconds from the beginning of the recording, such "
+            "as 12.5; if the files are cut already, set segment_columns=null"
         )
-    return number
-
-
-def place(table: Table, row: int) -> str:
-    """Where a row stands: `talk.srt, line 12`, or `clips.csv, row 7`, counted from 1 without the header."""
-    if CUE_COLUMN in table.columns:
-        return str(table.columns[CUE_COLUMN][row])
-    return f"{table.origin}, row {row + 1}"
+    return number / 1000 if column.lower().endswith(_MILLISECONDS) else number
 
 
 def told_times(table: Table, rows: int, clips: Sequence[tuple[str, int, Span | None]]) -> list[str]:
@@ -206,30 +241,21 @@ def told_times(table: Table, rows: int, clips: Sequence[tuple[str, int, Span | N
         notes.append(f"{rows:,} {kind} are {len(clips):,} clips: short ones that are near are joined")
     if cues or not parts:
         return notes
-    overlapping, until, last = list[str](), (0.0, 0), ""
-    for file, start, row, span in sorted(
-        (part for part in parts if not part[3].problem), key=lambda part: part[:3]
-    ):
-        if file != last:
-            until, last = (0.0, 0), file
-        if until[0] - start > _OVERLAP:
-            overlapping.append(
-                f"{place(table, row)}: begins at {start:.2f} s, and row {until[1] + 1} ends at {until[0]:.2f} s"
-            )
-        until = max(until, (math.inf if span.end is None else span.end, row))
+    ordered = sorted((part for part in parts if not part[3].problem), key=lambda part: part[:3])
+    overlapping = [
+        f"{table.place(row)}: begins at {start:.2f} s, and row {first + 1} ends at {span.end or math.inf:.2f} s"
+        for (file, _, first, span), (other, start, row, _) in itertools.pairwise(ordered)
+        if file == other and (span.end or math.inf) - start > _OVERLAP
+    ]
     if overlapping:
-        many = len(overlapping)
         notes.append(
-            f"{many:,} row{'s' * (many > 1)} overlap{'s' * (many == 1)} others of the same recording and "
-            f"{'are' if many > 1 else 'is'} kept, such as {overlapping[0]}"
+            f"rows that overlap others of the same recording are kept: {len(overlapping):,}, such as {overlapping[0]}"
         )
     return notes
 
 
 def _overlapping(table: Table, rows: Sequence[int], spans: dict[int, Span]) -> dict[int, Span]:
     """Cues of one recording whose times cannot be: rows of other tables may overlap, as people do."""
-    if CUE_COLUMN not in table.columns:
-        return {}
     wrong: dict[int, str] = {}
     for one, other in itertools.pairwise(rows):
         first, second = spans[one], spans[other]
@@ -241,6 +267,6 @@ def _overlapping(table: Table, rows: Sequence[int], spans: dict[int, Span]) -> d
             wrong[one] = f"ends at {first.end:.2f} s, the next cue begins at {second.start:.2f} s"
             wrong[other] = f"begins at {second.start:.2f} s, the cue before it ends at {first.end:.2f} s"
     return {
-        row: dataclasses.replace(spans[row], problem=f"{place(table, row)}: {what}")
+        row: dataclasses.replace(spans[row], problem=f"{table.place(row)}: {what}")
         for row, what in wrong.items()
     }

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from trainer.config import TrainConfig
-from trainer.data.subtitles import find_subtitled
-from trainer.data.tables import MANIFEST_SUFFIXES, Table, read_manifest, table_of_dataset
+from trainer.data.columns import some
+from trainer.data.tables.layouts import read_kaldi, read_ljspeech, refuse_annotations
+from trainer.data.tables.subtitles import find_recordings
+from trainer.data.tables.table import MANIFEST_SUFFIXES, Table, read_manifest, table_of_dataset
 from trainer.errors import DataError
 from trainer.languages import language_code
 
@@ -24,6 +25,10 @@ SPLIT_ALIASES: dict[str, tuple[str, ...]] = {
     "validation": ("validation", "valid", "val", "dev", "development", "eval"),
     "test": ("test", "testing"),
 }
+_VALIDATED = "validated"
+"""Common Voice's table of all clips that were checked, those of its splits among them."""
+Found: TypeAlias = tuple[dict[str, list[Table]], list[str]]
+"""Tables by the name that the source gives the split (`""` where it gives none), and notes for the user."""
 
 
 def split_role(name: str) -> str | None:
@@ -31,14 +36,8 @@ def split_role(name: str) -> str | None:
     return next((role for role, names in SPLIT_ALIASES.items() if name.lower() in names), None)
 
 
-_SPLIT_NAMES = frozenset(name for names in SPLIT_ALIASES.values() for name in names)
-
-
-def read_source(config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]]:
+def read_source(config: TrainConfig) -> Found:
     """All rows of `config.data`.
-
-    Returns:
-        Tables by the name that the source gives the split (`""` where it gives none), and notes for the user.
 
     Raises:
         DataError: nothing is there, or it is none of the known kinds.
@@ -47,18 +46,22 @@ def read_source(config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]]
         return _read_folder(DEMO_DATA, config)
     try:
         path = Path(config.data).expanduser()
+        folders = () if config.audio_dir is None else (Path(config.audio_dir).expanduser(),)
     except RuntimeError as error:
         raise DataError(f"data={config.data!r}: nobody here has this name; write the path in full") from error
     try:
-        return _read_path(path, config)
+        tables, notes = _read_path(path, config)
     except OSError as error:  # a folder that is not the user's, a name that is too long
         reason = (error.strerror or str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(
             f"data={config.data!r}: cannot be read: {reason}; give a file or folder that can be read"
         ) from error
+    for table in (table for group in tables.values() for table in group):
+        table.audio_folders = folders
+    return tables, notes
 
 
-def _read_path(path: Path, config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]]:
+def _read_path(path: Path, config: TrainConfig) -> Found:
     if path.is_file():
         if path.suffix.lower() not in MANIFEST_SUFFIXES:
             kinds = ", ".join(MANIFEST_SUFFIXES)
@@ -83,34 +86,34 @@ def _read_path(path: Path, config: TrainConfig) -> tuple[dict[str, list[Table]],
     )
 
 
-def _read_folder(folder: Path, config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]]:
-    if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
-        return _read_saved(folder, config)
-    release = _common_voice_folder(folder, config)
-    if release is not None:
-        return _read_common_voice(release[0]), release[1]
-    metadata = _metadata_file(folder)
-    if metadata is not None:
-        return {"": [read_manifest(metadata)]}, []
-    for place in (folder, folder / "data"):
-        splits = _split_files(place, folder)
-        if splits:
-            return splits, []
-    splits = _split_folders(folder)
-    if splits:
-        return splits, []
-    cues, notes = find_subtitled(folder, config)
-    if cues:
-        return {"": cues}, notes
+def _read_folder(folder: Path, config: TrainConfig) -> Found:
+    steps = (
+        _saved,
+        _common_voice,
+        _metadata,
+        _split_files,
+        _split_folders,
+        _kaldi,
+        find_recordings,
+        _only_table,
+    )
+    for find in steps:
+        found = find(folder, config)
+        if found is not None:
+            return found
+    refuse_annotations(folder)
     there = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
     raise DataError(
-        f"data={config.data!r}: no data set in this folder; expected metadata.csv, train.csv (.tsv, .jsonl, "
-        f".parquet), a Common Voice release, a save_to_disk folder, or recordings with subtitles; found {there}"
+        f"data={config.data!r}: no data set in this folder; expected one table, metadata.csv, train.csv (.tsv, .jsonl, "
+        ".parquet), a Common Voice release, a save_to_disk or Kaldi folder, or recordings with subtitles or texts; "
+        f"found {there}"
     )
 
 
-def _read_saved(folder: Path, config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]]:
+def _saved(folder: Path, config: TrainConfig) -> Found | None:
     """A folder written by `save_to_disk`."""
+    if not any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
+        return None
     from datasets import DatasetDict, load_from_disk
 
     try:
@@ -124,125 +127,129 @@ def _read_saved(folder: Path, config: TrainConfig) -> tuple[dict[str, list[Table
     return {str(name): [table_of_dataset(data, str(folder), (folder,))] for name, data in splits.items()}, []
 
 
-def _common_voice_folder(folder: Path, config: TrainConfig) -> tuple[Path, list[str]] | None:
-    """The folder of one language of a Common Voice release, and what to tell about the choice."""
-    if _is_common_voice(folder):
-        return folder, []
-    languages = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and _is_common_voice(entry))
-    if not languages:
+def _common_voice(folder: Path, config: TrainConfig) -> Found | None:
+    """A release of Common Voice, or the folder of one of its languages; of spontaneous speech too."""
+    if _release_tables(folder):
+        return _read_release(folder, config, [])
+    releases = {
+        entry.name: entry for entry in sorted(folder.iterdir()) if entry.is_dir() and _release_tables(entry)
+    }
+    if not releases:
         return None
+    if len(releases) == 1:  # its rows say the language
+        return _read_release(next(iter(releases.values())), config, [])
     code = config.language or "en"
-    if len(languages) == 1:
-        [name] = languages
-        notes = [] if language_code(name) == code else [only_language("the release", name, code)]
-        return folder / name, notes
-    for name in languages:
+    for name, place in releases.items():
         if language_code(name) == code:
-            return folder / name, [f"took {name} of the release's languages {', '.join(languages)}"]
+            return _read_release(
+                place, config, [f"took {name} of the release's languages {', '.join(releases)}"]
+            )
     raise DataError(
-        f"data={config.data!r}: the release has {', '.join(languages)}, not language={code}; set the "
-        f"language, or give the folder of one language, such as {folder / languages[0]}"
+        f"data={config.data!r}: the release has {', '.join(releases)}, not language={code}; set the "
+        f"language, or give the folder of one language, such as {next(iter(releases.values()))}"
     )
 
 
-#: How `only_language` begins what it says; several places may notice the same.
-ONLY_LANGUAGE = "has only language"
+def _release_tables(folder: Path) -> list[Path]:
+    """The tables of one language: by split where sentences were read, one where people spoke freely."""
+    if (folder / "clips").is_dir():
+        return [
+            path for path in sorted(folder.glob("*.tsv")) if split_role(path.stem) or path.stem == _VALIDATED
+        ]
+    return sorted(folder.glob("ss-corpus-*.tsv")) if (folder / "audios").is_dir() else []
 
 
-def only_language(place: str, value: str, code: str) -> str:
-    """What the user is told where data of another language is taken."""
-    return f"WARNING: {place} {ONLY_LANGUAGE} {value}, trained as {code} (set language to change that)"
+def _read_release(folder: Path, config: TrainConfig, notes: list[str]) -> Found:
+    if not (folder / "clips").is_dir():
+        return {"": [read_manifest(path) for path in _release_tables(folder)]}, notes
+    asked = {getattr(config, f"{role}_split") for role in SPLIT_ALIASES}
+    tables = {
+        path.stem: read_manifest(path)
+        for path in sorted(folder.glob("*.tsv"))
+        if split_role(path.stem) or path.stem in asked
+    }
+    tables = {name: table for name, table in tables.items() if len(table) or split_role(name) == "train"}
+    validated = folder / f"{_VALIDATED}.tsv"
+    if config.train_split == "train" and not len(tables.get("train", ())) and validated.is_file():
+        tables["train"] = read_manifest(validated)
+        notes = [*notes, f"no training clips in train.tsv: those of {validated.name} are taken"]
+    return {name: [table] for name, table in tables.items()}, notes
 
 
-def _is_common_voice(folder: Path) -> bool:
-    return (folder / "clips").is_dir() and any((folder / f"{split}.tsv").is_file() for split in _SPLIT_NAMES)
-
-
-def _read_common_voice(folder: Path) -> dict[str, list[Table]]:
-    # A release holds the audio under clips/ and names the files without it.
-    bases = (folder / "clips", folder)
-    files = sorted(path for path in folder.glob("*.tsv") if path.stem in _SPLIT_NAMES)
-    return {path.stem: [read_manifest(path, bases=bases)] for path in files}
-
-
-def _metadata_file(folder: Path) -> Path | None:
-    """The manifest of an `audiofolder`.
-
-    Raises:
-        DataError: there are several, which are not the same.
-    """
+def _metadata(folder: Path, config: TrainConfig) -> Found | None:
+    """The manifest of an `audiofolder`, or LJSpeech's, which has no header."""
     found = [path for suffix in MANIFEST_SUFFIXES if (path := folder / f"metadata{suffix}").is_file()]
-    if len(found) > 1:
-        _one_of({path.suffix: [read_manifest(path)] for path in found})
-    return found[0] if found else None
+    if not found:
+        return None
+    tables = [read_ljspeech(path) or read_manifest(path) for path in found]
+    return {"": _one_of({path.suffix: [table] for path, table in zip(found, tables, strict=True)})}, []
 
 
-def _split_files(place: Path, folder: Path) -> dict[str, list[Table]]:
+def _split_files(folder: Path, config: TrainConfig) -> Found | None:
     """Manifests named by split, whole (`dev.csv`) or in the hub's pieces (`train-00000-of-00002.parquet`).
 
     Raises:
-        DataError: a split is there in several formats, which are not the same.
+        DataError: a split is there in several formats, which have not as many rows.
     """
-    found: dict[str, dict[str, list[Table]]] = {}
-    if place.is_dir():
-        for path in sorted(place.iterdir()):
-            name = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem)
-            if path.suffix.lower() in MANIFEST_SUFFIXES and name.lower() in _SPLIT_NAMES:
-                bases = (path.parent, folder, folder / "clips")
-                formats = found.setdefault(name.lower(), {})
-                formats.setdefault(path.suffix.lower(), []).append(read_manifest(path, bases=bases))
-    return {name: _one_of(formats) for name, formats in found.items()}
+    for place in (folder, folder / "data"):
+        found: dict[str, dict[str, list[Table]]] = {}
+        for path in sorted(place.iterdir()) if place.is_dir() else ():
+            name = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem).lower()
+            if path.suffix.lower() in MANIFEST_SUFFIXES and split_role(name):
+                formats = found.setdefault(name, {})
+                formats.setdefault(path.suffix.lower(), []).append(
+                    read_manifest(path, bases=(folder, folder / "clips"))
+                )
+        if found:
+            return {name: _one_of(formats) for name, formats in found.items()}, []
+    return None
 
 
-def _one_of(formats: Mapping[str, list[Table]]) -> list[Table]:
-    """Tables of the same rows, by the suffix of their files: the first; DataError where the rows are not the same."""
-    ordered = [formats[suffix] for suffix in MANIFEST_SUFFIXES if suffix in formats]
-    for other in ordered[1:]:
-        if not _same_rows(ordered[0], other):
-            first, second = (
-                f"{Path(tables[0].origin).name} ({sum(map(len, tables)):,} rows)"
-                for tables in (ordered[0], other)
+def _one_of(formats: Mapping[str, Sequence[Table]]) -> list[Table]:
+    """Tables of the same rows, by the suffix of their files: the first; DataError where they have not as many rows."""
+    first, *others = [formats[suffix] for suffix in MANIFEST_SUFFIXES if suffix in formats]
+    for other in others:
+        if sum(map(len, first)) != sum(map(len, other)):
+            one, two = (
+                f"{Path(tables[0].origin).name} ({sum(map(len, tables)):,} rows)" for tables in (first, other)
             )
             raise DataError(
-                f"{Path(other[0].origin).parent}: {first} and {second} have the same name and other rows; remove one, "
+                f"{Path(other[0].origin).parent}: {one} and {two} have the same name and other rows; remove one, "
                 "or put all rows into one file"
             )
-    return ordered[0]
+    return list(first)
 
 
-def _same_rows(first: Sequence[Table], second: Sequence[Table]) -> bool:
-    """Whether two formats hold the same rows in whatever order, by the columns that all of them have."""
-    every = [{name.lower(): values for name, values in one.columns.items()} for one in (*first, *second)]
-    names = sorted(set.intersection(*(set(columns) for columns in every)))
-    counts = [
-        Counter(row for table in tables for row in zip(*(_cells(table, name) for name in names), strict=True))
-        for tables in (first, second)
-    ]
-    return bool(names) and counts[0] == counts[1]
-
-
-def _cells(table: Table, wanted: str) -> list[str]:
-    values = next(values for name, values in table.columns.items() if name.lower() == wanted)
-    return ["" if value is None else str(value).strip() for value in values]
-
-
-def _split_folders(folder: Path) -> dict[str, list[Table]]:
-    """Folders named by split, each with a manifest of its own or with Parquet files."""
+def _split_folders(folder: Path, config: TrainConfig) -> Found | None:
+    """Folders named by split, each with a manifest of its own, with Parquet files or of Kaldi's kind."""
     splits: dict[str, list[Table]] = {}
     for place in sorted(folder.iterdir()):
-        if place.is_dir() and place.name.lower() in _SPLIT_NAMES:
-            metadata = _metadata_file(place)
-            files = [metadata] if metadata else sorted(place.glob("*.parquet"))
-            if files:
-                splits[place.name] = [read_manifest(path) for path in files]
-    return splits
+        if place.is_dir() and split_role(place.name):
+            found = _metadata(place, config) or _kaldi(place, config)
+            tables = (
+                found[0][""] if found else [read_manifest(path) for path in sorted(place.glob("*.parquet"))]
+            )
+            if tables:
+                splits[place.name] = tables
+    return (splits, []) if splits else None
+
+
+def _kaldi(folder: Path, config: TrainConfig) -> Found | None:
+    table = read_kaldi(folder)
+    return None if table is None else ({"": [table]}, [])
+
+
+def _only_table(folder: Path, config: TrainConfig) -> Found | None:
+    """A manifest of any name, where there is but one."""
+    paths = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in MANIFEST_SUFFIXES]
+    return ({"": [read_manifest(paths[0])]}, []) if len(paths) == 1 else None
 
 
 #: Branch on which the hub keeps a copy in Parquet of data sets that need a script.
 PARQUET_BRANCH = "refs/convert/parquet"
 
 
-def read_hub_dataset(config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]]:
+def read_hub_dataset(config: TrainConfig) -> Found:
     """All splits of a hub data set, downloaded into Hugging Face's own cache.
 
     Raises:
@@ -292,7 +299,7 @@ def _load_parquet_copy(config: TrainConfig, load: Callable[..., Any]) -> Any:
         if chosen not in names:
             raise DataError(
                 f"data={config.data!r}: data_config={config.data_config!r} is not one of its configurations: "
-                f"{_some(names)}; set data_config"
+                f"{some(names)}; set data_config"
             )
         return _load(load, config.data, None, data_dir=chosen, revision=PARQUET_BRANCH)
     except _hub_errors() as error:
@@ -313,7 +320,3 @@ def _failed(config: TrainConfig, error: BaseException) -> DataError:
     text = " ".join(str(error).split()) or type(error).__name__
     which = f"data={config.data!r}" + (f", data_config={config.data_config!r}" if config.data_config else "")
     return DataError(f"{which}: no such folder here, and the hub data set cannot be loaded: {text[:400]}")
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:12]) + (f" ... ({len(names)})" if len(names) > 12 else "")

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
 
 from trainer.config import TrainConfig
-from trainer.data.grouping import ClipT, Grouping, file_keys, groupings, rank, set_apart
+from trainer.data.clip import Clip
+from trainer.data.columns import some
+from trainer.data.grouping import Grouping, file_keys, groupings, rank, set_apart
 from trainer.data.sources import SPLIT_ALIASES
 from trainer.errors import ConfigError, DataError
-
-
-class _Named(Protocol):
-    """What clips are chosen by."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def text(self) -> str: ...
-
-
-_NamedT = TypeVar("_NamedT", bound=_Named)
 
 _TRAIN_FOR_A_TEST = 20
 """Training clips from which a test split is made: a few clips are worth more as training than as a measure."""
@@ -46,7 +34,7 @@ def find_splits(config: TrainConfig, names: Iterable[str]) -> dict[str, str]:
         if name is not None:
             found[role] = name
         elif role == "train" or wanted != role:
-            shown = ", ".join(name or "(no name)" for name in there)
+            shown = some([name or "(no name)" for name in there])
             raise DataError(
                 f"data={config.data!r}: no split {wanted!r}; it has {shown}; set {role}_split to one of them"
             )
@@ -69,8 +57,8 @@ def split_of_role(config: TrainConfig, role: str, names: Collection[str]) -> str
 
 
 def complete_splits(
-    config: TrainConfig, splits: Mapping[str, Sequence[ClipT]]
-) -> tuple[dict[str, list[ClipT]], list[str]]:
+    config: TrainConfig, splits: Mapping[str, Sequence[Clip]]
+) -> tuple[dict[str, list[Clip]], list[str]]:
     """The splits with a validation split in any case, and a test split where there is enough to make one of.
 
     Returns:
@@ -95,12 +83,12 @@ def complete_splits(
     if "validation" in done and "test" in done:
         return done, notes
     # The best way to keep clips together that makes what is missing; else one that makes a validation split.
-    tried: list[_Made[ClipT]] = []
+    tried: list[_Made] = []
     for grouping in groupings(config, done["train"]):
         tried.append(_make_missing(config, done, grouping))
         if tried[-1].good:
             return tried[-1].splits, tried[-1].notes
-    made = next((one for one in tried if one.possible), None)
+    made = next((one for one in tried if one.splits["validation"]), None)
     if made is None:
         raise DataError(
             f"data={config.data!r}: a validation split cannot be made, since all {len(done['train']):,} training clips "
@@ -119,8 +107,8 @@ def told_of(source: str, notes: Iterable[str]) -> list[str]:
 
 
 def complete_by_source(
-    config: TrainConfig, splits: Mapping[str, Sequence[ClipT]]
-) -> tuple[dict[str, list[ClipT]], list[str]]:
+    config: TrainConfig, splits: Mapping[str, Sequence[Clip]]
+) -> tuple[dict[str, list[Clip]], list[str]]:
     """`complete_splits` of a data set whose sources may lack different splits: those that lack the same together.
 
     So no text, file or speaker is in two of the splits that are made, whichever source it is of.
@@ -134,7 +122,7 @@ def complete_by_source(
         alike.setdefault(tuple(roles), []).append(source)
     if len(has) < 2:
         return complete_splits(config, splits)
-    done: dict[str, list[ClipT]] = {}
+    done: dict[str, list[Clip]] = {}
     notes = []
     for lot, sources in alike.items():
         part = {role: [clip for clip in splits[role] if clip.origin.source in sources] for role in lot}
@@ -152,21 +140,17 @@ def complete_by_source(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Made(Generic[ClipT]):
+class _Made:
     """Splits with those that were missing, as far as they could be made."""
 
-    splits: dict[str, list[ClipT]]
+    splits: dict[str, list[Clip]]
     notes: list[str]
     grouping: Grouping
-    possible: bool
-    """Whether there is a validation split."""
     good: bool
     """Whether those made are about as large, and as different, as one would wish."""
 
 
-def _make_missing(
-    config: TrainConfig, splits: Mapping[str, Sequence[ClipT]], grouping: Grouping
-) -> _Made[ClipT]:
+def _make_missing(config: TrainConfig, splits: Mapping[str, Sequence[Clip]], grouping: Grouping) -> _Made:
     done = {role: list(clips) for role, clips in splits.items()}
     total, good = len(done["train"]), True
     notes: list[str] = []
@@ -175,13 +159,13 @@ def _make_missing(
             done["train"], config.validation_share, config.data_seed, grouping
         )
         if not done["validation"]:
-            return _Made(done, [], grouping, possible=False, good=False)
+            return _Made(done, [], grouping, good=False)
         notes.append(_told(config, "validation", len(done["validation"]), total))
     if "test" not in splits:
         # As large as a validation split made of the same clips: its share is of all of them.
         share = config.validation_share * total / len(done["train"])
         rest, fits = done["train"], True
-        apart: list[ClipT] = []
+        apart: list[Clip] = []
         if total >= _TRAIN_FOR_A_TEST and share < 1:
             rest, apart, fits = split_off(rest, share, config.data_seed, grouping, "test")
         if apart and len(rest) >= _TRAIN_LEFT:
@@ -197,7 +181,7 @@ def _make_missing(
     if config.split_by is not None and len(done) > len(splits):
         notes.append(grouping.told())
     done = {role: done[role] for role in SPLIT_ALIASES if role in done}
-    return _Made(done, notes, grouping, possible=True, good=good)
+    return _Made(done, notes, grouping, good=good)
 
 
 def _told(config: TrainConfig, role: str, taken: int, total: int) -> str:
@@ -208,8 +192,8 @@ def _told(config: TrainConfig, role: str, taken: int, total: int) -> str:
 
 
 def leave_out_shared_files(
-    config: TrainConfig, splits: Mapping[str, Sequence[ClipT]]
-) -> tuple[dict[str, list[ClipT]], dict[str, list[ClipT]]]:
+    config: TrainConfig, splits: Mapping[str, Sequence[Clip]]
+) -> tuple[dict[str, list[Clip]], dict[str, list[Clip]]]:
     """The splits without training clips whose files are in another one, and without test files in validation.
 
     Returns:
@@ -231,8 +215,8 @@ def leave_out_shared_files(
 
 
 def cut_splits(
-    config: TrainConfig, splits: Mapping[str, Sequence[ClipT]], unusable: Mapping[str, Sequence[ClipT]]
-) -> tuple[dict[str, list[ClipT]], dict[str, list[ClipT]], list[str]]:
+    config: TrainConfig, splits: Mapping[str, Sequence[Clip]], unusable: Mapping[str, Sequence[Clip]]
+) -> tuple[dict[str, list[Clip]], dict[str, list[Clip]], list[str]]:
     """The splits cut to the number of clips wanted.
 
     Args:
@@ -256,27 +240,25 @@ def cut_splits(
         done[role], passed[role] = list(clips), list(unusable.get(role, ()))
         if limit is not None and limit < len(clips):
             notes.append(f"{role}: {limit} of {len(clips)} clips (data_seed={seed})")
-            done[role] = subset(clips, limit, seed)
+            done[role] = [clips[at] for at in subset(clips, limit, seed)]
             last = max(rank(seed, clip.name, clip.text) for clip in done[role])
             passed[role] = [clip for clip in passed[role] if rank(seed, clip.name, clip.text) < last]
     return done, passed, notes
 
 
 def split_off(
-    clips: Sequence[ClipT], share: float, seed: int, grouping: Grouping, order: str = "split"
-) -> tuple[list[ClipT], list[ClipT], bool]:
+    clips: Sequence[Clip], share: float, seed: int, grouping: Grouping, order: str = "split"
+) -> tuple[list[Clip], list[Clip], bool]:
     """Clips to keep and about `share` of them to set apart, as `set_apart` chooses; and whether these are as wished."""
     apart, good = set_apart(clips, share, seed, order, grouping)
     keep = [clip for position, clip in enumerate(clips) if position not in apart]
     return keep, [clip for position, clip in enumerate(clips) if position in apart], good
 
 
-def subset(clips: Sequence[_NamedT], limit: int, seed: int) -> list[_NamedT]:
-    """`limit` of the clips in their order, the same for the same clips and seed."""
-    chosen = sorted(_ranked(clips, seed)[:limit])
-    return [clips[position] for position in chosen]
+def subset(clips: Sequence[Clip], limit: int, seed: int) -> list[int]:
+    """Positions of `limit` of the clips, in their order: the same for the same clips and seed.
 
-
-def _ranked(clips: Sequence[_Named], seed: int) -> list[int]:
-    """All positions, shuffled. A clip's rank is its own, so new clips do not reshuffle the old ones."""
-    return sorted(range(len(clips)), key=lambda at: (rank(seed, clips[at].name, clips[at].text), at))
+    A clip's rank is its own, so new clips do not reshuffle the old ones.
+    """
+    ranked = sorted(range(len(clips)), key=lambda at: (rank(seed, clips[at].name, clips[at].text), at))
+    return sorted(ranked[:limit])

@@ -5,6 +5,12 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from trainer.config import TrainConfig
+from trainer.languages import WITHOUT_SPACES
+
+TOKEN = re.compile(r"<\|[^|<>\s]{1,30}\|>")
+"""One of Whisper's own tokens, such as a time."""
+
 #: Punctuation that belongs to a word when letters stand on both sides.
 _JOINERS = frozenset(
     "'-"
@@ -33,6 +39,11 @@ MINUS = re.compile(
 def has_words(text: str) -> bool:
     """Whether anything is said: a text without a single letter or digit has nothing to learn or to measure."""
     return any(unicodedata.category(char)[0] in "LNM" for char in text)
+
+
+def word_gap(config: TrainConfig) -> str:
+    """What stands between words in the language that the model writes: nothing in Chinese, Thai and the like."""
+    return "" if config.written_language in WITHOUT_SPACES else " "
 
 
 def join_space(text: str) -> str:

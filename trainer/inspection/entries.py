@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
-from trainer.data.clips import DROP_REASONS, Clip, ClipTable, Drop, check_drops, check_usable, count_by_reason
+from trainer.data.clip import Clip
+from trainer.data.clips import ClipTable
+from trainer.data.drops import DROP_REASONS, Drop, check_drops, check_usable, count_by_reason
 from trainer.data.grouping import text_key
 from trainer.data.labels import make_labels
 from trainer.data.prepared import Origins

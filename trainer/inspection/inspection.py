@@ -7,7 +7,8 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 
 from trainer.config import TrainConfig
-from trainer.data.clips import Drop, load_clips
+from trainer.data.clips import load_clips
+from trainer.data.drops import Drop
 from trainer.data.parallel import over_clips
 from trainer.data.splits import subset
 from trainer.inspection.entries import (
@@ -100,7 +101,7 @@ def inspect_data(
         ModelError: the model cannot be found.
     """
     limits = find_limits(config, with_model=with_model)
-    table = load_clips(config, window=limits.window)
+    table = load_clips(config, window=limits.window, refuse_tokens=False)
     entries = make_entries(config, table)
     chosen = _sampled(entries, sample, config.data_seed)
     sounds = over_clips(
@@ -156,9 +157,9 @@ def _sampled(entries: Sequence[Entry], sample: int | None, seed: int) -> list[En
     shares = {split: max(1, sample * len(mine) // len(entries)) for split, mine in by_split.items()}
     shares["train"] = max(1, sample - sum(share for split, share in shares.items() if split != "train"))
     return [
-        entry
+        mine[at]
         for split, mine in by_split.items()
-        for entry in subset(mine, min(len(mine), shares[split]), seed)
+        for at in subset([entry.clip for entry in mine], min(len(mine), shares[split]), seed)
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from trainer.data.clips import Clip
+from trainer.data.clip import Clip
 from trainer.inspection.entries import make_entry
 from trainer.inspection.findings import Finding, make_finding, ranked
 from trainer.inspection.rates import find_misfits

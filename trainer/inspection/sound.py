@@ -7,7 +7,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, DecodedAudio
-from trainer.data.clips import Drop
+from trainer.data.drops import Drop
 
 if TYPE_CHECKING:
     import numpy as np

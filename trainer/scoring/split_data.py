@@ -8,16 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from trainer.config import TrainConfig
+from trainer.data.clip import Clip
 from trainer.data.clips import (
-    Clip,
     ClipTable,
-    Drop,
-    check_drops,
     clips_of_rows,
     divide_by_split,
     load_clips,
     origin_of,
-    select_parts,
 )
 from trainer.data.columns import (
     PLAIN,
@@ -28,7 +25,9 @@ from trainer.data.columns import (
     find_text_column,
     language_filter,
     parse_row_filter,
+    select_parts,
 )
+from trainer.data.drops import Drop, check_drops
 from trainer.data.kept_splits import read_kept_splits
 from trainer.data.labels import check_languages, make_labels
 from trainer.data.prepared import PreparedSplit, find_features
@@ -192,7 +191,7 @@ def _taken_as_it_is(
     limit = config.max_eval_clips
     if limit is not None and limit < len(spoken):
         notes.append(f"{split}: {limit} of {len(spoken)} clips (data_seed={config.data_seed})")
-        clips = subset(spoken, limit, config.data_seed)
+        clips = [spoken[at] for at in subset(spoken, limit, config.data_seed)]
     return SplitClips(split, clips, notes, columns)
 
 

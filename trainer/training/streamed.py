@@ -17,7 +17,7 @@ import numpy as np
 
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE, AudioError, read_audio
-from trainer.data.clips import DROP_REASONS
+from trainer.data.drops import DROP_REASONS
 from trainer.data.features import count_frames, extract_features
 from trainer.data.labels import TOO_LONG_TEXT, make_labels
 from trainer.data.streaming.stream import StreamedClip, TrainStream

@@ -46,7 +46,8 @@ def allow_taught(
     end = processor.tokenizer.eos_token_id
     taught = np.intersect1d(generation.suppress_tokens or [], labels.tokens[labels.tokens < end])
     first = np.unique(labels.tokens[labels.offsets[:-1] + len(processor.tokenizer.prefix_tokens)])
-    return allow_tokens(generation, taught.tolist(), first[first < end].tolist())
+    # The end itself comes first where nothing is said (`empty_text=keep`).
+    return allow_tokens(generation, taught.tolist(), first[first <= end].tolist())
 
 
 def allowed_note(config: TrainConfig, data: PreparedData) -> str | None:
@@ -55,7 +56,8 @@ def allowed_note(config: TrainConfig, data: PreparedData) -> str | None:
     tokens = allow_taught(load_generation_config(config), config, data, processor)
     # A space that a text begins with is no sign. Of "♪" and its like the list has the first two bytes, which no text
     # is made of.
-    decoded = [text for text in map(processor.tokenizer.decode, tokens) if text.strip()]
+    said = [token for token in tokens if token != processor.tokenizer.eos_token_id]
+    decoded = [text for text in map(processor.tokenizer.decode, said) if text.strip()]
     signs = [sign or "others" for sign in dict.fromkeys(text.strip(" \ufffd") for text in decoded)]
     if not signs:
         return None

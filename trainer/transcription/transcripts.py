@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
+from trainer.config import written_language
 from trainer.languages import WITHOUT_SPACES
 from trainer.scoring.alignment import align, pairs
 from trainer.scoring.language_rules import split_characters
@@ -37,15 +38,17 @@ class Transcript:
     seconds: float
     """Length of what could be read."""
     language: str | None
-    """Whisper's code; `None` where nobody speaks and none was given."""
+    """Whisper's code of what is spoken; `None` where nobody speaks and none was given."""
     segments: list[Segment]
     incomplete: str | None = None
     """How much of the recording could not be read: it is cut off or damaged."""
+    task: str = "transcribe"
+    """`transcribe` or `translate`."""
 
     @property
     def text(self) -> str:
         """The whole text in one line."""
-        gap = "" if self.language in WITHOUT_SPACES else " "
+        gap = "" if written_language(self.language, self.task) in WITHOUT_SPACES else " "
         return gap.join(segment.text for segment in self.segments if segment.text)
 
     def to_dict(self, model: str) -> dict[str, Any]:

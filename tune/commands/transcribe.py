@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from trainer.config import TrainConfig
+from trainer.config import TrainConfig, written_language
 from trainer.data.audio import SAMPLE_RATE, AudioError
 from trainer.transcription.transcribe import Transcriber, find_recordings, find_speech, read_recording
 from trainer.transcription.transcripts import SUFFIXES, Transcript, mark_differences, write
@@ -146,7 +146,7 @@ def _transcribe(
         language, segments = model.transcribe(
             samples, spans, lambda done: bar.update(done / SAMPLE_RATE, seconds)
         )
-        found.append(Transcript(path, seconds, language, segments, file.incomplete))
+        found.append(Transcript(path, seconds, language, segments, file.incomplete, model.task))
     return found
 
 
@@ -191,8 +191,9 @@ def comparison_table(base: Transcript, model: Transcript, base_name: str, model_
     table.add_column(Text(base_name), ratio=1)
     table.add_column(Text(model_name), ratio=1)
     changed = count = 0
+    written = written_language(model.language, model.task)
     for before, after in zip(base.segments, model.segments, strict=True):
-        left, right, different, units = mark_differences(before.text, after.text, model.language)
+        left, right, different, units = mark_differences(before.text, after.text, written)
         table.add_row(clock(before.start), Text(left), Text(right))
         changed, count = changed + different, count + units
     share = 100 * changed / max(1, count)

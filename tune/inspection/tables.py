@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trainer.data.clips import count_by_reason
+from trainer.data.drops import count_by_reason
 from trainer.inspection.inspection import quantiles
 from tune.util.console import clock, say, say_notes
 

@@ -49,8 +49,10 @@ class SpeechModel:
         whole = [(0, len(recording))]
         spans = whole if len(recording) <= window else _speech(recording, window)
         texts = [str(self._pipeline(recording[start:end])["text"]).strip() for start, end in spans]
-        language = getattr(self._pipeline.model.generation_config, "language", None)
-        return ("" if language in _WITHOUT_SPACES else " ").join(text for text in texts if text)
+        settings = self._pipeline.model.generation_config
+        translates = getattr(settings, "task", None) == "translate"
+        spaceless = getattr(settings, "language", None) in _WITHOUT_SPACES and not translates
+        return ("" if spaceless else " ").join(text for text in texts if text)
 
 
 def _load_pyfunc(path: str) -> SpeechModel:

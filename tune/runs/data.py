@@ -149,7 +149,7 @@ def _told_of(guard: Guard) -> Iterator[None]:
 
 def look_at_clips(config: TrainConfig, *, augments: bool = False) -> tuple[ClipTable, list[str]]:
     """The clips before any is dropped for its audio, which is not read, and what was decided about the splits."""
-    from trainer.data.clips import describe_drops
+    from trainer.data.drops import describe_drops
 
     table = load_table(config, augments=augments)
     notes = list(table.notes)

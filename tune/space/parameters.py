@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from trainer.bounds import WEIGHT_OF
-from trainer.config import TrainConfig
+from trainer.config import CLIP_SETTINGS, TrainConfig
 
 if TYPE_CHECKING:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -43,7 +43,7 @@ NOT_SEARCHABLE: dict[str, str] = {
         ("data", "data_config", "train_split", "audio_column", "text_column", "row_filter"), _DATA
     ),
     **dict.fromkeys(("language_column", "task_column"), _DATA),
-    **dict.fromkeys(("audio_channel", "segment_columns", "pack_seconds"), _DATA),
+    **dict.fromkeys(CLIP_SETTINGS, _DATA),
     **dict.fromkeys(("max_train_clips", "max_dropped_share", "data_seed", "split_by", "splits"), _DATA),
     **dict.fromkeys(("streaming", "shuffle_buffer"), _DATA),
     **dict.fromkeys(("epochs", "max_steps", "max_samples", "max_hours"), _BUDGET),

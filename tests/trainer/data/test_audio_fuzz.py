@@ -15,7 +15,7 @@ import pytest
 import soundfile
 
 from trainer.data.audio import AudioError, read_audio
-from trainer.data.clips import DROP_REASONS
+from trainer.data.drops import DROP_REASONS
 
 COUNT, GROUPS = 300, 4
 RATES = (8_000, 11_025, 16_000, 22_050, 44_100, 48_000, 96_000)

@@ -12,8 +12,9 @@ import pytest
 from make_data import load, sizes, write_manifest
 
 from trainer.config import TrainConfig
-from trainer.data.clips import ClipTable, Drop, check_drops
-from trainer.data.kept_splits import HELD_OUT, SPLITS_FILE, encode_splits, read_kept_splits
+from trainer.data.clips import ClipTable
+from trainer.data.drops import HELD_OUT, Drop, check_drops
+from trainer.data.kept_splits import SPLITS_FILE, encode_splits, read_kept_splits
 from trainer.errors import DataError
 
 

@@ -9,7 +9,6 @@ from make_data import (
     ALL_LANGUAGES,
     FILES,
     ROWS,
-    SHARED_DATA,
     TEXTS,
     content,
     expected,
@@ -126,28 +125,12 @@ def test_classes_are_filtered_by_name(folder: Path, tmp_path: Path) -> None:
     assert table.total == 4
 
 
-def test_shared_speech_filters_by_language() -> None:
-    place = SHARED_DATA / "speech_en_de"
-    if not place.is_dir():
-        pytest.skip(f"{place} is not here: the project's shared test data is absent")
-    table = load(place, language="de")
-    assert {role: len(clips) for role, clips in table.splits.items()} == {
-        "train": 140,
-        "validation": 30,
-        "test": 30,
-    }
-    assert table.notes == ["kept 200 of 400 rows: of several languages, those with language=de"]
-    table = load(place, row_filter="language=en")
-    assert {clip.name[:8] for clips in table.splits.values() for clip in clips} == {"clips/en"}
-
-
 def test_the_only_language_is_another(folder: Path, tmp_path: Path) -> None:
     release = write_common_voice(tmp_path / "cv", ROWS, language="de")
-    told = "WARNING: {} has only language de, trained as en (set language to change that)"
-    assert load(release).notes == [told.format("the release")]  # once, though the rows say so too
+    told = "WARNING: column locale has only language de, trained as en (set language to change that)"
+    assert load(release).notes == load(release / "de").notes == [told]
     assert content(load(release)) == expected(folder)
     assert load(release, language="de").notes == []
-    assert load(release / "de").notes == [told.format("column locale")]
     rows = [row | {"language": "Castilian"} for row in records(ROWS)]
     path = write_manifest(folder / "only_one.csv", rows)
     assert load(path, language="es").notes == []

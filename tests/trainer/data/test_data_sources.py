@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import shutil
 from pathlib import Path
@@ -37,24 +36,6 @@ def test_absolute_paths(folder: Path, tmp_path: Path) -> None:
     assert content(load(path, row_filter=ALL_LANGUAGES)) == expected(folder)
 
 
-def test_json_list(folder: Path) -> None:
-    path = folder / "all.json"
-    path.write_text(json.dumps(records(ROWS), indent=1))
-    assert content(load(path, row_filter=ALL_LANGUAGES)) == expected(folder)
-
-
-def test_csv_from_a_spreadsheet(folder: Path) -> None:
-    lines = ["audio;text;split"]
-    lines += [f"clips/{row.file};{json.dumps(row.text, ensure_ascii=False)}" for row in ROWS[:1]]
-    path = folder / "semicolons.csv"
-    path.write_bytes(("\r\n".join([*lines, "clips/clip_01.flac;zwei; drei;"]) + "\r\n").encode("utf-8-sig"))
-    with pytest.raises(DataError, match=r"semicolons\.csv, line 3: 4 fields where the header has 3"):
-        load(path)
-    path.write_bytes(("\r\n".join([*lines, 'clips/clip_01.flac;"zwei; drei";']) + "\r\n").encode("utf-8-sig"))
-    table = load(path, validation_share=0.5)
-    assert sorted(clip.text for clips in table.splits.values() for clip in clips) == ["NA", "zwei; drei"]
-
-
 def test_hugging_face_parquet_folder(folder: Path, tmp_path: Path) -> None:
     write_hub_parquet(tmp_path / "flat", ROWS, folder / "clips")
     assert content(load(tmp_path / "flat")) == expected(folder)
@@ -66,24 +47,6 @@ def test_hugging_face_parquet_folder(folder: Path, tmp_path: Path) -> None:
         for piece, part in enumerate((rows[:2], rows[2:])):
             write_manifest(pieces / f"{split}-{piece:05}-of-00002.parquet", part)
     assert content(load(tmp_path / "hub")) == expected(folder)
-
-
-def test_parquet_audio_is_found_in_any_order(folder: Path, tmp_path: Path) -> None:
-    from trainer.data.embedded import ParquetAudio
-
-    path = write_manifest(tmp_path / "x.parquet", embedded(ROWS, folder / "clips"))
-    audio = ParquetAudio(path, "audio", ())
-    audio._BATCH_ROWS = 2
-    for row in [*range(12), 3, 11, 0, 5, 4]:
-        assert audio.read(row) == (folder / "clips" / ROWS[row].file).read_bytes()
-
-
-def test_parquet_that_points_to_files(folder: Path) -> None:
-    rows = [
-        {"audio": {"bytes": None, "path": f"clips/{row.file}"}, "text": row.text, "split": row.split}
-        for row in ROWS
-    ]
-    assert content(load(write_manifest(folder / "paths.parquet", rows))) == expected(folder)
 
 
 def test_save_to_disk(folder: Path, tmp_path: Path) -> None:
@@ -132,13 +95,6 @@ def test_audiofolder(folder: Path, tmp_path: Path) -> None:
         rows = [{"file_name": row.file, "text": row.text} for row in ROWS if row.split == split]
         write_manifest(part / "metadata.jsonl", rows)
     assert content(load(tmp_path / "three")) == expected(folder)
-
-
-def test_manifest_for_each_split(folder: Path) -> None:
-    for split, name in {"train": "train", "validation": "val", "test": "test"}.items():
-        rows = [{"path": row.file, "text": row.text} for row in ROWS if row.split == split]
-        write_manifest(folder / f"{name}.tsv", rows)
-    assert content(load(folder)) == expected(folder)
 
 
 def test_tsv_with_quotes_of_its_own(folder: Path, tmp_path: Path) -> None:
@@ -235,12 +191,6 @@ def test_bad_manifests(tmp_path: Path, name: str, text: str, words: str) -> None
     with pytest.raises(DataError, match=words) as caught:
         load(tmp_path / name)
     assert "\n" not in str(caught.value)
-
-
-def test_not_utf_8(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_bytes("audio,text\na.wav,Ä\n".encode("latin-1"))
-    with pytest.raises(DataError, match="is not UTF-8 text"):
-        load(tmp_path / "x.csv")
 
 
 def test_parquet_with_one_name_twice(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from make_data import load, sizes, write_manifest
 
-from trainer.data.clips import Clip, ClipTable
+from trainer.data.clip import Clip
+from trainer.data.clips import ClipTable
 from trainer.errors import DataError
 
 
@@ -38,15 +39,6 @@ def speaker(clip: Clip) -> str:
     return clip.cell("client_id")
 
 
-@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
-def test_a_split_column_in_any_case(tmp_path: Path, suffix: str) -> None:
-    marks = ["Train"] * 6 + ["train"] * 6 + ["DEV"] * 4 + ["Test"] * 4
-    told = [row | {"Split": mark} for row, mark in zip(rows(20), marks, strict=True)]
-    table = load(write_manifest(tmp_path / f"x.{suffix}", told))
-    assert sizes(table) == {"train": 12, "validation": 4, "test": 4}
-    assert {clip.name for clip in table.splits["test"]} == {f"{number}.wav" for number in range(16, 20)}
-
-
 def test_unusual_names_of_splits(tmp_path: Path) -> None:
     marks = ["tr"] * 12 + ["dv"] * 4 + ["tst"] * 4
     path = write_manifest(
@@ -64,13 +56,6 @@ def test_unusual_names_of_splits(tmp_path: Path) -> None:
     assert not parts(some, lambda clip: clip.name)["train"] & {f"{number}.wav" for number in range(12, 20)}
 
 
-def test_files_of_a_split_in_any_case(tmp_path: Path) -> None:
-    for name, chosen in (("Train", rows(20)[:10]), ("train", rows(20)[10:])):
-        (tmp_path / name).mkdir()
-        write_manifest(tmp_path / name / "metadata.csv", chosen)
-    assert sum(sizes(load(tmp_path)).values()) == 20
-
-
 def test_one_split_in_two_formats_is_read_once(tmp_path: Path) -> None:
     write_manifest(tmp_path / "train.csv", rows(30))
     write_manifest(tmp_path / "train.tsv", rows(30)[::-1])
@@ -80,22 +65,6 @@ def test_one_split_in_two_formats_is_read_once(tmp_path: Path) -> None:
         DataError, match=r"train\.csv \(30 rows\) and train\.tsv \(31 rows\) have the same name"
     ):
         load(tmp_path)
-
-
-def test_a_file_with_two_texts_is_in_one_split(tmp_path: Path) -> None:
-    told = [
-        *rows(60),
-        *({"audio": f"./{number}.wav", "text": f"other text {number}"} for number in range(60)),
-    ]
-    for number in range(60):
-        (tmp_path / f"{number}.wav").write_bytes(b"")
-    path = write_manifest(tmp_path / "x.csv", told)
-    table = load(path)
-    assert not shared(table, lambda clip: str(Path(clip.path).resolve()))
-    assert sizes(table) == {"train": 96, "validation": 12, "test": 12}
-    assert shared(
-        load(path, split_by=None), lambda clip: str(Path(clip.path).resolve())
-    )  # as it was asked for
 
 
 def test_links_to_one_file_are_one_file(tmp_path: Path) -> None:

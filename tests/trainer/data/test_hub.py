@@ -166,36 +166,6 @@ def test_data_sets_that_cannot_be_had(hub: Hub, tmp_path: Path, settings: str, w
     assert "\n" not in message
 
 
-def test_the_whole_way_from_the_hub(hub: Hub, tmp_path: Path) -> None:
-    code = f"""
-        import warnings
-        from trainer.model.whisper import load_model
-        from trainer.model.processor import load_processor
-        from trainer.data.prepared import prepare
-
-        config = TrainConfig(
-            model="org/whisper-mini", data="org/speech", data_config="be_by", language="be",
-            cache_dir={str(tmp_path / "cache")!r},
-        )
-        data = [prepare(config), prepare(config)]
-        processor = load_processor(config)
-        model = load_model(config, processor)
-        print(json.dumps({{
-            "sizes": {{role: len(split) for role, split in data[0].splits.items()}},
-            "prefix": processor.tokenizer.decode(data[0].splits["train"].labels(0)[:4]),
-            "reused": [data.reused for data in data],
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "language": model.generation_config.language,
-        }}))
-    """
-    found = run(hub.url, tmp_path / "home", code)
-    assert found["sizes"] == {"train": 6, "validation": 3, "test": 3}
-    assert found["prefix"] == "<|startoftranscript|><|be|><|transcribe|><|notimestamps|>"
-    assert found["reused"] == [False, True]
-    assert found["language"] == "be"
-    assert found["parameters"] > 10_000
-
-
 LOAD_MODEL = "from trainer.model.whisper import load_model_config\nfrom trainer.model.processor import load_processor\n"
 
 

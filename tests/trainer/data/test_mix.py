@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from make_data import RATE, tone, write_manifest
 
 from trainer.config import ConfigError, TrainConfig
-from trainer.data.clips import Origin, load_clips
+from trainer.data.clips import load_clips
+from trainer.data.columns import Origin
 from trainer.data.labels import check_languages
 from trainer.data.prepared import prepare
 from trainer.errors import DataError, ModelError

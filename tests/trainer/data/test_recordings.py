@@ -13,9 +13,10 @@ from make_data import encode, lag, load
 import trainer.data.audio
 from trainer.config import TrainConfig
 from trainer.data.audio import AudioError, AudioFile, decode_each
-from trainer.data.clips import Clip, ClipTable
+from trainer.data.clip import Clip
+from trainer.data.clips import ClipTable
 from trainer.data.prepared import prepare
-from trainer.data.subtitles import clean_cue, read_cues
+from trainer.data.tables.subtitles import read_cues
 from trainer.errors import DataError
 from trainer.scoring.split_data import load_split
 
@@ -167,7 +168,7 @@ def test_rows_with_times(tmp_path: Path) -> None:
     other = tmp_path / "other.csv"
     other.write_text("\n".join([*lines, f"talk.wav,two at once,{cues[3][0] + 0.3},{cues[3][1] + 0.3},1"]))
     [note] = [note for note in load(other, split_by=None).notes if "overlap" in note]
-    assert "1 row overlaps others of the same recording and is kept, such as " in note
+    assert "rows that overlap others of the same recording are kept: " in note
     assert (
         f"other.csv, row 13: begins at {cues[3][0] + 0.3:.2f} s, and row 9 ends at {cues[3][1]:.2f} s" in note
     )
@@ -179,7 +180,7 @@ def test_rows_with_times(tmp_path: Path) -> None:
         load(table)
 
 
-def test_what_is_said_in_a_cue() -> None:
+def test_what_is_said_in_a_cue(tmp_path: Path) -> None:
     cases = {
         ("<i>Where are you?</i>", "<b>Here</b>"): "Where are you? Here",
         (r"{\an8}Up here", "{Y:i}there"): "Up here there",
@@ -189,9 +190,44 @@ def test_what_is_said_in_a_cue() -> None:
         ("a well-known - thing", "-5 degrees"): "a well-known - thing 5 degrees",
         ("<i></i>", "&nbsp;"): "",
         ('<font color="#fff">x < y</font>',): "x < y",
+        ("5 < 6 and 7 > 3",): "5 < 6 and 7 > 3",
     }
+    path = tmp_path / "a.vtt"
     for lines, said in cases.items():
-        assert clean_cue(lines) == said
+        path.write_text(
+            "WEBVTT\n\n00:01.000 --> 00:02.000\n" + "\n".join(lines) + "\n\n00:03.000 --> 00:04.000\nend\n"
+        )
+        assert [text for *_, text, _ in read_cues(path)] == [*([said] if said else []), "end"]
+
+
+SUBTITLES = {
+    "no blank line between cues": (
+        "1\n00:00:01,000 --> 00:00:02,000\nHello there\n2\n00:00:02,000 --> 00:00:03,000\nyou\n",
+        ["Hello there", "you"],
+    ),
+    "a blank line inside": (
+        "1\n00:00:01,000 --> 00:00:02,000\nHello\n\nthere\n\n2\n00:00:02,000 --> 00:00:03,000\n42\n",
+        ["Hello there", "42"],
+    ),
+    "a line of one space, captions that roll up": (
+        "WEBVTT\nKind: captions\n\n00:00:00.000 --> 00:00:02.000 align:start\n \nhello<00:00:00.500><c> there</c>\n\n"
+        "00:00:02.000 --> 00:00:02.010\nhello there\n \n\n00:00:02.010 --> 00:00:04.000\nhello there\n"
+        "how<00:00:03.000><c> are</c>\n\n00:00:04.000 --> 00:00:04.010\nhow are\n \n\n"
+        "00:00:04.010 --> 00:00:06.000\nhow are\nyou\n",
+        ["hello there", "how are", "you"],
+    ),
+    "people who say the same": (
+        srt([(1, 2, "No."), (2, 3, "No."), (3, 4, "Yes."), (4, 5, "So.")]),
+        ["No.", "No.", "Yes.", "So."],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUBTITLES)
+def test_subtitles_as_programs_write_them(name: str, tmp_path: Path) -> None:
+    content, said = SUBTITLES[name]
+    (tmp_path / "a.srt").write_text(content)
+    assert [text for *_, text, _ in read_cues(tmp_path / "a.srt")] == said
 
 
 def test_files_of_subtitles(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import soxr
 
 from trainer.config import TrainConfig
 from trainer.data.audio import AudioSource, decode_each, read_audio
-from trainer.data.clips import Drop, load_clips
+from trainer.data.clips import load_clips
+from trainer.data.drops import Drop
 from trainer.inspection.sound import Sound, listen
 
 RATE = 16_000

@@ -16,6 +16,7 @@ from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalG
 from trainer.__main__ import main
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
+from trainer.errors import DataError
 from trainer.model.averaging import load_mean
 from trainer.model.generation import load_generation_config
 from trainer.model.processor import load_processor
@@ -90,23 +91,22 @@ def generation(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_an_end_token_in_a_text_is_text(config: TrainConfig, base: Path, tmp_path: Path) -> None:
-    """And a generation config may have several end tokens."""
-    rows = Path(config.data).read_text().replace("(a0) a", "<|endoftext|> a0")
-    assert "<|endoftext|>" in rows
-    data = Path(config.data).with_name("ends.csv")
-    data.write_text(rows)
-    config = config.replace(data=str(data))
+def test_silence_that_is_taught_may_be_written(config: TrainConfig, base: Path) -> None:
+    """The end token leaves `begin_suppress_tokens` where a text is empty on purpose; texts with tokens are refused."""
+    data = Path(config.data).with_name("silence.csv")
+    data.write_text(Path(config.data).read_text().replace("(a0) a", ""))
+    silent = config.replace(data=str(data), empty_text="keep")
     processor = load_processor(config)
     end, prefix = processor.tokenizer.eos_token_id, processor.tokenizer.prefix_tokens
-    labels = prepare(config).splits["train"].all_labels
-    first = labels.tokens[: labels.offsets[1]].tolist()
-    assert first[: len(prefix)] == prefix
-    assert processor.tokenizer.decode(first[len(prefix) : -1]) == "<|endoftext|> a0"
-    assert first.count(end) == 1
-    listed = load_generation_config(config)
+    assert list(prepare(silent).splits["train"].labels(0)) == [*prefix, end]
+    listed = load_generation_config(silent)
     listed.eos_token_id = [end]
-    assert end not in allow_taught(listed, config, prepare(config), processor)
+    assert end not in allow_taught(load_generation_config(config), config, prepare(config), processor)
+    assert end in allow_taught(listed, silent, prepare(silent), processor)
+    assert end not in (listed.begin_suppress_tokens or [])
+    data.write_text(Path(config.data).read_text().replace("(a0) a", "<|endoftext|> a0"))
+    with pytest.raises(DataError, match=r"1 of 8 texts hold tokens of Whisper|1 of 12 texts hold tokens"):
+        prepare(config.replace(data=str(data)))
 
 
 def test_signs_of_the_training_texts_may_be_written(config: TrainConfig, base: Path, tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def test_rows_of_no_use_do_not_come(small_config: TrainConfig, tmp_path: Path) -
     assert found is not None
     heard = {clip.text for clip in itertools.islice(found.clips(0, 4), len(wanted))}
     assert heard == {row["text"] for row in wanted}
+    assert found.epoch_samples == len(wanted), "an epoch is the clips that are used"
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,12 @@ def test_formats() -> None:
     }
 
 
+@pytest.mark.parametrize(("task", "text"), [("translate", "One. Two."), ("transcribe", "One.Two.")])
+def test_the_language_that_is_written_has_spaces_or_not(task: str, text: str) -> None:
+    parts = [Segment(0, 1, "One."), Segment(1, 2, "Two.")]
+    assert Transcript(Path("a.wav"), 2.0, "ja", parts, task=task).text == text
+
+
 @pytest.mark.parametrize(
     ("base", "model", "language", "expected"),
     [

@@ -142,15 +142,6 @@ def test_what_was_trained_on_is_left_out_of_other_data(search: Search, tmp_path:
     assert any(told in note for note in everything["notes"])
 
 
-def from_elsewhere(search: Search, place: Path) -> Path:
-    """A table in another folder that names the same files in full."""
-    write_table(
-        place / "all.csv",
-        [row | {"audio": str(search.folder / row["audio"])} for row in search.rows[:CLIPS]],
-    )
-    return place / "all.csv"
-
-
 def renamed(search: Search, place: Path) -> Path:
     rows = [row | {"audio": f"{number}.flac"} for number, row in enumerate(search.rows[:CLIPS])]
     for before, row in zip(search.rows, rows, strict=False):
@@ -169,7 +160,7 @@ def inside_a_table(search: Search, place: Path) -> Path:
     return place / "all.parquet"
 
 
-@pytest.mark.parametrize("copy", [from_elsewhere, renamed, inside_a_table])
+@pytest.mark.parametrize("copy", [renamed, inside_a_table])
 def test_audio_that_was_trained_on_is_known_by_whatever_name(
     search: Search, tmp_path: Path, copy: Callable[[Search, Path], Path]
 ) -> None:

@@ -17,7 +17,7 @@ from made_logs import MadeLog, training_settings
 from pages import Page
 from s3_server import KEYS, s3_server
 
-from trainer.data.clips import Drop
+from trainer.data.drops import Drop
 from tune.cli import main
 from tune.experiments.events import HeldOutMeasured
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder

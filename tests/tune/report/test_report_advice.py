@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from made_experiments import made_trial, write_experiment
 
-from trainer.data.clips import Drop
+from trainer.data.drops import Drop
 from tune.report.advice import results, settings, trials
 from tune.report.advice.rules import advise
 from tune.report.analysis import Analysis

@@ -11,7 +11,7 @@ from made_experiments import made_trial, simulated, write_experiment
 from pages import look_at, needs_chromium, screenshots
 from selenium.webdriver.support.ui import WebDriverWait
 
-from trainer.data.clips import Drop
+from trainer.data.drops import Drop
 from tune.report.writer import write_report
 
 pytestmark = [pytest.mark.slow, needs_chromium]

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, read_audio
 from trainer.data.cache import found_or_built
-from trainer.data.columns import cell_text, find_audio_column, find_text_column
+from trainer.data.columns import cell_text, find_audio_column, find_text_column, transcript
+from trainer.data.drops import check_tokens, is_usable
 from trainer.data.embedded import find_file
 from trainer.data.sources import BUCKETS, SPLIT_ALIASES
 from trainer.data.splits import find_splits
 from trainer.data.streaming.shards import Shards, estimate_rows, is_local, open_shards, told_of_source
-from trainer.data.tables import Table, read_manifest
-from trainer.data.text import has_words
+from trainer.data.tables.table import Table, read_manifest
 from trainer.errors import DataError
 from trainer.mix import is_mix
 
@@ -97,6 +97,8 @@ class StreamedClip:
 class TrainStream:
     """The training split of a source that is streamed; can be sent to other processes."""
 
+    config: TrainConfig
+    """Says which texts are used, and how."""
     shards: Shards
     audio_column: str
     text_column: str
@@ -165,9 +167,9 @@ class TrainStream:
                 )
 
     def _clip(self, row: Mapping[str, Any]) -> StreamedClip | None:
-        text = cell_text(row.get(self.text_column))
+        text = transcript(self.config, row.get(self.text_column))
         chosen = all(cell_text(row[name]) in values for name, values in self.wanted.items() if name in row)
-        if not chosen or not has_words(text):
+        if not chosen or not is_usable(self.config, text):
             return None
         audio = row.get(self.audio_column) or {}
         path = str(audio.get("path") or "")
@@ -260,13 +262,11 @@ def _look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]
                 f"row_filter: no column {column!r} in the training split of {config.data!r}; "
                 f"it has {', '.join(columns)}"
             )
-    stream = TrainStream(shards, audio, text, wanted, 0, 0.0)
-    clips = list(itertools.islice(filter(None, map(stream._clip, rows)), SAMPLE))
-    seconds, size = (
-        [],
-        sum(sum(len((row.get(name) or {}).get("bytes") or b"") for name in sounds) for row in rows),
-    )
-    first = ""
+    stream = TrainStream(config, shards, audio, text, wanted, 0, 0.0)
+    clips = list(filter(None, map(stream._clip, rows)))
+    check_tokens(config, [(clip.name, clip.text) for clip in clips])
+    size = sum(len((row.get(name) or {}).get("bytes") or b"") for row in rows for name in sounds)
+    seconds, first = [], ""
     for clip in clips:
         try:
             seconds.append(len(read_audio(clip.audio(config))) / SAMPLE_RATE)
@@ -281,7 +281,9 @@ def _look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]
         with told_of_source(config):
             estimate = estimate_rows(shards.files, shards.options, size / len(rows))
     return dataclasses.replace(
-        stream, n_clips=max(1, round(estimate)), mean_seconds=sum(seconds) / len(seconds) if seconds else 0.0
+        stream,
+        n_clips=max(1, round(estimate * len(clips) / len(rows))),
+        mean_seconds=sum(seconds) / len(seconds) if seconds else 0.0,
     )
 
 

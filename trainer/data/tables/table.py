@@ -1,15 +1,17 @@
-"""Rows of a data set as they are read (CSV, TSV, JSONL, Parquet, datasets), before columns are chosen."""
+"""Rows of a data set as they are read (CSV, TSV, JSON, Parquet, datasets), before columns are chosen."""
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.data.embedded import DatasetAudio, EmbeddedAudio, ParquetAudio, holds_audio
-from trainer.data.separated import read_separated
+from trainer.data.embedded import DatasetAudio, EmbeddedAudio, ParquetAudio, find_file, holds_audio
+from trainer.data.tables.separated import read_separated
 from trainer.errors import DataError
 
 if TYPE_CHECKING:
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 CUE_COLUMN = "subtitle cue"
 """Column of a table made of subtitles: file and line of each cue."""
+_AUDIO_FOLDERS = ("clips", "audios", "wavs")
+"""Where releases keep the files that their tables name without a folder."""
+_WRAPPERS = ("data", "rows", "records", "items")
+"""Keys under which one JSON object holds the list of rows."""
 
 
 @dataclasses.dataclass
@@ -32,6 +38,8 @@ class Table:
     columns: dict[str, list[Any]]
     embedded: dict[str, EmbeddedAudio] = dataclasses.field(default_factory=dict)
     bases: tuple[Path, ...] = ()
+    audio_folders: tuple[Path, ...] = ()
+    """Where the user says that its files are, by their paths in the columns or by their names alone."""
     pack_seconds: float = 0.0
     """To which rows with times are joined where `pack_seconds` is not set."""
 
@@ -46,30 +54,53 @@ class Table:
             return len(audio.names)
         return 0
 
+    def find(self, told: str) -> str:
+        """The path of a file that a cell names; where it is missing, that where it would be."""
+        for folder in self.audio_folders:
+            for name in (told, re.split(r"[\\/]", told)[-1]):
+                if Path(path := find_file(name, (folder,))).is_file():
+                    return path
+        return find_file(told, self.bases)
+
+    def place(self, row: int) -> str:
+        """Where a row stands: `talk.srt, line 12`, or `clips.csv, row 7`, counted from 1 without the header."""
+        if CUE_COLUMN in self.columns:
+            return str(self.columns[CUE_COLUMN][row])
+        return f"{self.origin}, row {row + 1}"
+
 
 def read_manifest(path: Path, *, bases: tuple[Path, ...] = ()) -> Table:
     """The rows of a manifest; its kind is told by the suffix.
 
     Args:
-        path: CSV, TSV, JSONL (or a JSON list) or Parquet.
-        bases: folders that audio paths are relative to; the manifest's own by default.
+        path: CSV, TSV, JSONL (or other JSON with rows) or Parquet.
+        bases: folders that audio paths are relative to, beside the manifest's own and those that releases have in it.
 
     Raises:
         DataError: the file is not what its suffix says.
     """
-    bases = bases or (path.parent,)
+    bases = (path.parent, *bases, *(path.parent / name for name in _AUDIO_FOLDERS))
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return _read_parquet(path, bases)
+    read = _json_columns if suffix in (".jsonl", ".json") else _separated_columns
+    return Table(str(path), read(path, read_text(path)), bases=bases)
+
+
+def read_text(path: Path) -> str:
+    """The content of a text file in UTF-8, or in UTF-16 with a mark.
+
+    Raises:
+        DataError: it is neither, or cannot be read.
+    """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            marked = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        return path.read_text(encoding="utf-16" if marked else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    if suffix in (".jsonl", ".json"):
-        return Table(str(path), _json_columns(path, text), bases=bases)
-    return Table(str(path), _separated_columns(path, text), bases=bases)
 
 
 def _separated_columns(path: Path, text: str) -> dict[str, list[Any]]:
@@ -85,35 +116,54 @@ def _require_different(path: Path, names: Sequence[str]) -> None:
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
         raise DataError(
-            f"{path}: {names.count(twice)} columns are named {twice!r}; every column needs a name of its own"
+            f"{path}: {names.count(twice)} columns are named {twice[:80]!r}; every column needs a name of its own"
         )
 
 
 def _json_columns(path: Path, text: str) -> dict[str, list[Any]]:
-    rows: list[Any]
-    if text.lstrip().startswith("["):
-        try:
-            rows = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}") from error
-        except RecursionError as error:
-            raise DataError(f"{path}: not a table: lists in lists without end") from error
-    else:
-        rows = []
-        for number, line in enumerate(text.split("\n"), start=1):
-            if not line.strip():
-                continue
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise DataError(f"{path}, line {number}: not valid JSON: {error.msg}") from error
-            except RecursionError as error:
-                raise DataError(f"{path}, line {number}: not a row: lists in lists without end") from error
+    """Of an object a line, a list of objects, or one object that holds the list or, as pandas writes it, columns."""
+    begin, last = len(text) - len(text.lstrip()), len(text.rstrip())
+    try:
+        first, end = json.JSONDecoder().raw_decode(text, begin) if last else ([], 0)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise DataError(f"{path}: not a table: lists in lists without end") from error
+    rows = _unwrapped(first) if end == last else _json_lines(path, text)
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise DataError(f'{path}, row {number}: must be an object such as {{"audio": ..., "text": ...}}')
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _json_lines(path: Path, text: str) -> list[Any]:
+    rows = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}, line {number}: not valid JSON: {error.msg}") from error
+        except RecursionError as error:
+            raise DataError(f"{path}, line {number}: not a row: lists in lists without end") from error
+    return rows
+
+
+def _unwrapped(value: Any) -> list[Any]:
+    """The rows of a file that is one JSON value."""
+    if not isinstance(value, dict) or not value:
+        return value if isinstance(value, list) else [value]
+    for name in _WRAPPERS:
+        if isinstance(value.get(name), list):
+            return list(value[name])
+    columns = list(value.values())
+    if all(isinstance(column, dict) and column.keys() == columns[0].keys() for column in columns):
+        columns = [list(column.values()) for column in columns]
+    elif not all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
+        return [value]
+    return [dict(zip(value, cells, strict=True)) for cells in zip(*columns, strict=True)]
 
 
 def _read_parquet(path: Path, bases: tuple[Path, ...]) -> Table:
@@ -124,10 +174,11 @@ def _read_parquet(path: Path, bases: tuple[Path, ...]) -> Table:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
             _require_different(path, schema.names)
+            rated = ParquetAudio.RATES in schema.names
             embedded = {
                 field.name: ParquetAudio(path, field.name, bases)
                 for field in schema
-                if holds_audio(field.type)
+                if holds_audio(field.type, rated=rated)
             }
             table = file.read(columns=[field.name for field in schema if field.name not in embedded])
     except (pa.ArrowException, OSError) as error:

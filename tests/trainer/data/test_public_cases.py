@@ -1,0 +1,373 @@
+"""Data as people have it, in the forms of public bug reports: read, or refused with a line that says what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+from make_data import RATE, load, tone
+
+from trainer.config import TrainConfig
+from trainer.data.audio import AudioError, decode_each
+from trainer.data.prepared import prepare
+from trainer.errors import DataError
+
+SHOWS = {"one.wav": 9.0, "two.wav": 9.0}
+CLIPS = {"a.wav": 0.5, "b.wav": 0.6}
+BOTH = {"one": 0.5, "two": 0.6}
+PARTS = {"one": 2.5, "two": 2.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Files of a folder, and the seconds of sound that belong to each text of it."""
+
+    files: Mapping[str, str | bytes]
+    found: Mapping[str, float] = dataclasses.field(default_factory=lambda: BOTH)
+    sounds: Mapping[str, float] = dataclasses.field(default_factory=lambda: CLIPS)
+    data: str = ""
+    """A path in the folder; by default the only file, or the folder where there are several."""
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def lines(*rows: Mapping[str, Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def piece(file: str, text: str, start: float, end: float, **more: Any) -> dict[str, Any]:
+    return {"audio": {"path": file, "start_time": start, "end_time": end}, "sentence": text} | more
+
+
+SPONTANEOUS = "client_id\taudio_file\tduration_ms\tprompt\ttranscription\tlanguage\tsplit\n"
+RELEASE = "client_id\tpath\tsentence\tlocale\n"
+READ = {
+    "02 quoted TSV of an old Common Voice": Case(
+        {
+            f"{split}.tsv": f'client_id\tpath\tsentence\n{file}\t{file}\t"""Now,"" said {file}."\n'
+            for split, file in (("train", "a.wav"), ("dev", "b.wav"))
+        },
+        {'"Now," said a.wav.': 0.5, '"Now," said b.wav.': 0.6},
+        {"clips/a.wav": 0.5, "clips/b.wav": 0.6},
+        data=".",
+    ),
+    "01 Common Voice of spontaneous speech": Case(
+        {
+            "sps/ss-corpus-en.tsv": SPONTANEOUS
+            + "x\ta.wav\t500\tWhy?\tone\tEnglish\ttrain\ny\tb.wav\t600\tWhy?\ttwo\tEnglish\tdev\n",
+            "sps/ss-reported-en.tsv": "audio_file\treason\na.wav\tnoise\n",
+        },
+        sounds={"sps/audios/a.wav": 0.5, "sps/audios/b.wav": 0.6},
+        data=".",
+    ),
+    "01 its table": Case(
+        {"ss-corpus-en.tsv": SPONTANEOUS + "x\ta.wav\t\t\tone\t\ttrain\nx\tb.wav\t\t\ttwo\t\tdev\n"},
+        sounds={"audios/a.wav": 0.5, "audios/b.wav": 0.6},
+    ),
+    "03 Common Voice, only validated clips": Case(
+        {
+            **dict.fromkeys(("train.tsv", "dev.tsv", "test.tsv"), RELEASE),
+            "validated.tsv": RELEASE + "x\ta.wav\tone\ten\ny\tb.wav\ttwo\ten\n",
+        },
+        sounds={"clips/a.wav": 0.5, "clips/b.wav": 0.6},
+    ),
+    "03 named": Case(
+        {
+            "train.tsv": RELEASE + "x\tb.wav\ttwo\ten\n",
+            "dev.tsv": RELEASE + "x\tc.wav\tthree\ten\n",
+            "validated.tsv": RELEASE + "x\ta.wav\tone\ten\ny\tb.wav\ttwo\ten\nz\tc.wav\tagain\ten\n",
+        },
+        {"one": 0.5, "two": 0.6, "three": 0.7},
+        {"clips/a.wav": 0.5, "clips/b.wav": 0.6, "clips/c.wav": 0.7},
+        settings={"train_split": "validated"},
+    ),
+    "03b a table inside a release": Case(
+        {"validated.tsv": RELEASE + "x\ta.wav\tone\ten\ny\tb.wav\ttwo\ten\n"},
+        sounds={"clips/a.wav": 0.5, "clips/b.wav": 0.6},
+    ),
+    "04 NeMo": Case(
+        {
+            "manifest.json": lines(
+                {"audio_filepath": "one.wav", "offset": 3.0, "duration": 2.5, "text": "one"},
+                {"audio_filepath": "two.wav", "offset": 0, "duration": 2, "text": "two"},
+            )
+        },
+        PARTS,
+        SHOWS,
+    ),
+    "05 times inside the audio": Case(
+        {"train.json": lines(piece("one.wav", "one", 3.0, 5.5), piece("two.wav", "two", 0, 2, duration=2))},
+        PARTS,
+        SHOWS,
+    ),
+    "17 milliseconds": Case(
+        {"x.csv": "audio,start_ms,end_ms,text\none.wav,3000,5500,one\ntwo.wav,0,2000,two\n"},
+        PARTS,
+        SHOWS,
+        settings={"segment_columns": "start_ms,end_ms"},
+    ),
+    "06 LJSpeech": Case(
+        {"metadata.csv": 'a|one|1\nb|two, quoth"|2\n'},
+        {"one": 0.5, 'two, quoth"': 0.6},
+        {"wavs/a.wav": 0.5, "wavs/b.wav": 0.6},
+        data=".",
+    ),
+    "07 Kaldi": Case(
+        {
+            **{f"data/{split}/wav.scp": f"r1 wav/{file}\n" for split, file in (("train", "a"), ("dev", "b"))},
+            "data/train/wav.scp": "r1 wav/a.wav\n",
+            "data/dev/wav.scp": "u2 wav/b.wav\n",
+            "data/train/text": "u1 one more\n",
+            "data/dev/text": "u2 two\n",
+            "data/train/segments": "u1 r1 0.1 0.4\n",
+            "data/train/utt2spk": "u1 me\n",
+        },
+        {"one more": 0.3, "two": 0.6},
+        {"data/wav/a.wav": 0.5, "data/wav/b.wav": 0.6},
+        data="data",
+    ),
+    "08 a text beside every recording": Case({"a.txt": "one\n", "b.txt": "two\n", "README.txt": "..."}),
+    "09 backslashes": Case(
+        {"x.csv": "\ufeffaudio;text\r\nclips\\A 1.wav;one\r\nclips\\b.wav;two\r\n"},
+        sounds={"clips/A 1.wav": 0.5, "clips/b.wav": 0.6},
+    ),
+    "09 paths of another computer": Case(
+        {"x.csv": "audio,text\nC:\\Users\\me\\a.wav,one\n/home/me/b.wav,two\n"},
+        sounds={"clips/a.wav": 0.5, "clips/b.wav": 0.6},
+        settings={"audio_dir": "{folder}/clips"},
+    ),
+    "10 composed names": Case(
+        {"x.csv": "audio,text\ngröße.wav,one\nb.wav,two\n"},
+        sounds={unicodedata.normalize("NFD", "größe.wav"): 0.5, "b.wav": 0.6},
+    ),
+    "11 tokens that are stripped": Case(
+        {
+            "x.csv": "audio,text\na.wav,<|0.00|> one<|1.00|><|1.00|>more<|2.00|>\nb.wav,<|en|>two<|endoftext|>\n"
+        },
+        {"one more": 0.5, "two": 0.6},
+        settings={"strip_tokens": True},
+    ),
+    "14 Excel names the separator": Case(
+        {"x.csv": "\ufeffsep=;\r\naudio;text\r\na.wav;one\r\nb.wav;two\r\n"}
+    ),
+    "14 Excel's Unicode": Case({"x.csv": "audio\ttext\r\na.wav\tone\r\nb.wav\ttwo\r\n".encode("utf-16")}),
+    "16 silence": Case(
+        {"x.csv": "audio,text\na.wav,one\nb.wav,\n"}, {"one": 0.5, "": 0.6}, settings={"empty_text": "keep"}
+    ),
+    "18 rows under a key": Case(
+        {
+            "x.json": json.dumps(
+                {
+                    "version": 1,
+                    "data": [{"audio": "a.wav", "text": "one"}, {"audio": "b.wav", "text": "two"}],
+                },
+                indent=1,
+            )
+        }
+    ),
+    "18 pandas": Case(
+        {"x.json": '{"audio": {"0": "a.wav", "1": "b.wav"}, "text": {"0": "one", "1": "two"}}'}
+    ),
+    "20 SpeechBrain": Case({"x.csv": "ID,duration,wav,spk_id,wrd\n1,0.5,a.wav,s,one\n2,0.6,b.wav,t,two\n"}),
+    "20 fairseq": Case({"x.tsv": "id\taudio\tn_frames\ttgt_text\n1\ta.wav\t8\tone\n2\tb.wav\t9\ttwo\n"}),
+    "20 WeNet": Case(
+        {
+            "x.jsonl": lines(
+                {"key": "1", "wav": "a.wav", "txt": "one"}, {"key": "2", "wav": "b.wav", "txt": "two"}
+            )
+        }
+    ),
+    "20 Vaani": Case({"x.csv": "file_path,transcription\na.wav,one\nb.wav,two\n"}),
+    "23 a long field": Case({"x.csv": f"audio,text,words\na.wav,one,{'x' * 200_000}\nb.wav,two,\n"}),
+    "1.2 a translation": Case(
+        {"x.csv": "audio,sentence,translation\na.wav,eins,one\nb.wav,zwei,two\n"},
+        settings={"task": "translate", "language": "de"},
+    ),
+    "1.2 subtitles of a translation": Case(
+        {
+            f"{name}.{language}.srt": f"1\n00:00:00,000 --> 00:00:00,400\n{text}\n"
+            for name, language, text in (
+                ("a", "de", "eins"),
+                ("a", "en", "one"),
+                ("b", "de", "zwei"),
+                ("b", "en", "two"),
+            )
+        },
+        {"one": 0.4, "two": 0.4},
+        settings={"task": "translate", "language": "de"},
+    ),
+    "1.2 English of Japanese speech is joined with spaces": Case(
+        {
+            f"{name}.srt": "1\n00:00:00,000 --> 00:00:00,200\nWell,\nI\n\n2\n00:00:00,200 --> 00:00:00,400\nknow\n"
+            for name in ("a", "b")
+        },
+        {"Well, I know": 0.4},
+        settings={"task": "translate", "language": "ja"},
+    ),
+    "1.3 Chinese lines and cues": Case(
+        {
+            f"{name}.srt": "1\n00:00:00,000 --> 00:00:00,200\n你好\n世界\n\n2\n00:00:00,200 --> 00:00:00,400\n再见\n"
+            for name in ("a", "b")
+        },
+        {"你好世界再见": 0.4},
+        settings={"language": "zh"},
+    ),
+}
+
+
+def write(case: Case, folder: Path) -> tuple[str, dict[str, Any]]:
+    """What `data` is, and the settings."""
+    for name, seconds in case.sounds.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(folder / name, tone(seconds), RATE)
+    for name, content in case.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    data = case.data or (next(iter(case.files)) if len(case.files) == 1 else ".")
+    settings = {
+        name: value.format(folder=folder) if isinstance(value, str) else value
+        for name, value in case.settings.items()
+    }
+    return str(folder / data), {"validation_share": 0.5} | settings
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_is_read(name: str, tmp_path: Path) -> None:
+    data, settings = write(READ[name], tmp_path)
+    table = load(data, **settings)
+    clips = [clip for clips in table.splits.values() for clip in clips]
+    found = {}
+    for clip, (_, decoded) in zip(clips, decode_each(clip.source() for clip in clips), strict=True):
+        assert not isinstance(decoded, AudioError), decoded
+        found[clip.text] = round(len(decoded.samples) / RATE, 2)
+    assert found == READ[name].found
+    assert all(role == "train" or len(mine) for role, mine in table.splits.items())
+
+
+TIMES = "audio,{},{},text\none.wav,{},{},one\ntwo.wav,{},{},two\n"
+ELAN = '<?xml version="1.0"?><ANNOTATION_DOCUMENT/>'
+REFUSED = {
+    "11 tokens": (
+        Case({"x.csv": "audio,text\na.wav,<|0.00|> one\nb.wav,two\n"}),
+        r"1 of 2 texts hold tokens of Whisper.*a\.wav: '<\|0\.00\|> one'\); remove them, or set strip_tokens=true",
+    ),
+    "17 other names": (
+        Case({"x.csv": TIMES.format("start_time", "end_time", 0, 2, 3, 5)}, sounds=SHOWS),
+        r"columns start_time and end_time look like times .* segment_columns=start_time,end_time if they are",
+    ),
+    "24 Audacity": (
+        Case({"a.txt": "0.000000\t0.200000\tone\n0.2\t0.4\ttwo\n"}, data="."),
+        r"a\.txt: is a label track of Audacity; export the labels there as subtitles \(a\.srt\)",
+    ),
+    "24 ELAN": (Case({"a.eaf": ELAN}, data="."), r"a\.eaf: is a file of ELAN; export it there as subtitles"),
+    "07 a recording that is made by a command": (
+        Case({"wav.scp": "u1 flac -cd a.flac |\n", "text": "u1 one\n"}),
+        r"wav\.scp: recording u1 of utterance u1 is made by a command: write the sound to files",
+    ),
+    "18 numbers": (
+        Case({"x.jsonl": lines({"audio": "a.wav", "text": 1}, {"audio": "b.wav", "text": None})}),
+        r"no text column in .*x\.jsonl: text holds no text but numbers",
+    ),
+    "06 a table without a header": (
+        Case({"x.csv": f"a.wav|{'long ' * 99}\nb.wav|two\n"}),
+        r"no audio column in .*x\.csv, which has a\.wav, (long )+\S*\.\.\.; set audio_column",
+    ),
+    "14 ANSI": (Case({"x.csv": "audio,text\na.wav,größer\n".encode("cp1252")}), "is not UTF-8 text"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str, tmp_path: Path) -> None:
+    case, words = REFUSED[name]
+    data, settings = write(case, tmp_path)
+    with pytest.raises(DataError, match=words) as caught:
+        load(data, **settings)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400 + len(data)
+
+
+DROPPED = {
+    "27 another suffix": (
+        Case(
+            {"x.csv": "audio,text\nwav/a.wav,one\nwav/b.wav,two\n"},
+            sounds={"mp3/a.mp3": 0.5, "mp3/b.mp3": 0.6},
+        ),
+        r"wav/.\.wav: file not found, but mp3/.\.mp3 is there; audio_dir=FOLDER says where files are",
+    ),
+    "17 milliseconds": (
+        Case({"x.csv": TIMES.format("start", "end", 3000, 5500, 0, 2500)}, sounds=SHOWS),
+        r"lasts 2500\.00 s; times are seconds: are these milliseconds or samples\?",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_what_cannot_be_decoded(name: str, tmp_path: Path, config: TrainConfig) -> None:
+    case, words = DROPPED[name]
+    data, settings = write(case, tmp_path / "here")
+    with pytest.raises(DataError, match=words) as caught:
+        prepare(config.replace(data=data, row_filter=None, **settings))
+    assert "\n" not in str(caught.value)
+
+
+def test_22_a_column_of_splits(tmp_path: Path) -> None:
+    marks = ["train"] * 4 + ["dev"] * 2 + ["test"] * 3
+    rows = [f"{at}.mp3\ttext {at}\t{mark}" for at, mark in enumerate(marks)]
+    (tmp_path / "x.tsv").write_text("\n".join(["audio_file\ttranscription\tsplits", *rows]))
+    table = load(tmp_path / "x.tsv")
+    assert {role: len(clips) for role, clips in table.splits.items()} == {
+        "train": 4,
+        "validation": 2,
+        "test": 3,
+    }
+    assert {clip.text for clip in table.splits["test"]} == {"text 6", "text 7", "text 8"}
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_13_samples_in_parquet(tmp_path: Path, flat: bool) -> None:
+    sounds = {"one": tone(0.5), "two": tone(0.6)}
+    cells = [sound.tolist() for sound in sounds.values()]
+    if flat:
+        columns = {"audio": pa.array(cells, pa.list_(pa.float32())), "sampling_rate": [RATE] * 2}
+    else:
+        columns = {"audio": [{"array": cell, "path": "a.wav", "sampling_rate": RATE} for cell in cells]}
+    pq.write_table(pa.table({**columns, "text": list(sounds)}), tmp_path / "x.parquet")
+    clips = [
+        clip for clips in load(tmp_path / "x.parquet", validation_share=0.5).splits.values() for clip in clips
+    ]
+    for clip, (_, decoded) in zip(clips, decode_each(clip.source() for clip in clips), strict=True):
+        assert not isinstance(decoded, AudioError)
+        assert abs(decoded.samples - sounds[clip.text]).max() < 1e-6
+
+
+def test_16_silence_is_taught_as_nothing(tmp_path: Path, config: TrainConfig) -> None:
+    rows = [
+        ("a.wav", "one", "train"),
+        ("b.wav", "", "train"),
+        ("b.wav", "...", "train"),
+        ("a.wav", "two", "dev"),
+    ]
+    case = Case({"x.csv": "audio,text,split\n" + "".join(f"{','.join(row)}\n" for row in rows)})
+    data, _ = write(case, tmp_path / "here")
+    config = config.replace(data=data, row_filter=None, split_by=None, max_dropped_share=0.6)
+    kept, dropped = (prepare(config.replace(empty_text=name)) for name in ("keep", "drop"))
+    assert len(dropped.splits["train"]) == 1 and dropped.drop_counts() == {"empty_text": 2}
+    assert len(kept.splits["train"]) == 2 and kept.drop_counts() == {"empty_text": 1}
+    spoken, silent = (kept.splits["train"].labels(at) for at in range(2))
+    assert silent == [*spoken[:4], spoken[-1]], "the prefix and the end"
+
+
+def test_1_2_lower_case_is_that_of_the_written_language(tmp_path: Path, config: TrainConfig) -> None:
+    case = Case({"x.csv": "audio,text,split\na.wav,I think,train\nb.wav,I do,dev\n"})
+    data, _ = write(case, tmp_path / "here")
+    config = config.replace(data=data, row_filter=None, language="tr", lowercase=True)
+    from trainer.model.processor import load_processor
+
+    tokens = prepare(config.replace(task="translate")).splits["train"].labels(0)
+    assert load_processor(config).tokenizer.decode(tokens, skip_special_tokens=True).strip() == "i think"

@@ -1,0 +1,142 @@
+"""Clips that cannot be used: why, how many, and from how many on nothing is trained on what is left."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from trainer.config import TrainConfig
+from trainer.data.columns import shown
+from trainer.data.text import TOKEN, has_words
+from trainer.errors import DataError
+
+HELD_OUT = "held_out"
+"""Reason for which a clip that is new beside splits that were kept is not used."""
+#: Reasons for which a clip is dropped, and how they are told.
+DROP_REASONS = {
+    "too_long_audio": "audio longer than the model's window",
+    "too_long_text": "text longer than the model writes",
+    "empty_text": "no text",
+    "unreadable_audio": "unreadable audio",
+    "incomplete_audio": "audio that is cut off or damaged",
+    "empty_audio": "no audio in the file",
+    "missing_channel": "without the channel that is wanted",
+    "wrong_times": "with times that cannot be",
+    "other_split": "with a file that is in another split too",
+    HELD_OUT: "new, and not to be trained on beside the splits that were kept",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Drop:
+    """A clip that cannot be used."""
+
+    split: str
+    """`train`, `validation` or `test`."""
+    name: str
+    """The file as the data set names it."""
+    reason: str
+    """One of `DROP_REASONS`."""
+    detail: str
+    """What exactly was found."""
+
+
+def count_by_reason(drops: Sequence[Drop]) -> dict[str, int]:
+    """Dropped clips by reason, the most frequent first."""
+    return dict(Counter(drop.reason for drop in drops).most_common())
+
+
+def is_usable(config: TrainConfig, text: str) -> bool:
+    """Whether a clip of this text has something to teach: words, or with `empty_text=keep` that nothing is said."""
+    return has_words(text) or (config.empty_text == "keep" and not text)
+
+
+def check_tokens(config: TrainConfig, clips: Sequence[tuple[str, str]]) -> None:
+    """Stop where texts, given with the names of their clips, have tokens of Whisper, which would be taught as text.
+
+    Raises:
+        DataError: some have.
+    """
+    marked = [(name, text) for name, text in clips if "<|" in text and TOKEN.search(text)]
+    if marked:
+        name, text = map(shown, marked[0])
+        raise DataError(
+            f"data={config.data!r}: {len(marked):,} of {len(clips):,} texts hold tokens of Whisper, which would be "
+            f"taught as text (the first is {name}: {text!r}); remove them, or set strip_tokens=true"
+        )
+
+
+def empty_text(split: str, name: str, text: str) -> Drop:
+    """The drop of a clip whose text has no words."""
+    return Drop(split, name, "empty_text", f"no letter or digit in {shown(text)!r}" if text else "no text")
+
+
+def check_usable(
+    config: TrainConfig, drops: Sequence[Drop], *, left: Mapping[str, int], window: float | None = None
+) -> None:
+    """Stop where nothing of a split is left: no share of drops that is allowed would help.
+
+    Args:
+        config: says which data it is.
+        drops: the clips dropped.
+        left: usable clips of each split.
+        window: the model's window in seconds, once it is known.
+
+    Raises:
+        DataError: a split has no usable clip.
+    """
+    for role, usable in left.items():
+        if not usable:
+            mine = [drop for drop in drops if drop.split == role]
+            first = f" (the first is {_first(mine)})" if mine else ""
+            raise DataError(
+                f"data={config.data!r}: no clip of the {role} split can be used: {describe_drops(mine, window)}"
+                f"{first}; correct them, or name another split with {role}_split"
+            )
+
+
+def check_drops(config: TrainConfig, drops: Sequence[Drop], *, total: int, window: float) -> list[str]:
+    """Stop where too much is dropped: a run on what is left would be about other data than the user's.
+
+    Args:
+        config: its `max_dropped_share` is the limit.
+        drops: the clips dropped.
+        total: clips in all, dropped ones included.
+        window: the model's window in seconds.
+
+    Returns:
+        A note for the user, or nothing where nothing was dropped.
+
+    Raises:
+        DataError: more than the tolerable share is dropped.
+    """
+    if not drops:
+        return []
+    told = describe_drops(drops, window)
+    bad = [drop for drop in drops if drop.reason != HELD_OUT]  # there is nothing to mend about those
+    wanted = total - len(drops) + len(bad)
+    share = len(bad) / max(wanted, 1)
+    if share > config.max_dropped_share:
+        # Rounded up to whole percents: the value that is proposed must let this very data pass.
+        enough = min(1.0, (int(share * 100) + 1) / 100)
+        told = describe_drops(bad, window)
+        raise DataError(
+            f"data={config.data!r}: {len(bad)} of {wanted} clips ({share:.1%}) cannot be used: {told} "
+            f"(the first is {_first(bad)}); max_dropped_share={config.max_dropped_share:g} allows fewer; "
+            f"to go on without them: --set max_dropped_share={enough:g}"
+        )
+    return [f"dropped {len(drops)} of {total} clips: {told}"]
+
+
+def _first(drops: Sequence[Drop]) -> str:
+    """The first clip that was dropped, why, and where to look if its file is missing."""
+    told = f"{shown(drops[0].name)}: {drops[0].detail}"
+    missing = drops[0].detail.startswith("file not found")
+    return f"{told}; audio_dir=FOLDER says where files are" if missing else told
+
+
+def describe_drops(drops: Sequence[Drop], window: float | None = None) -> str:
+    """How many for which reason, in words; `window` is the model's in seconds, once it is known."""
+    told = ", ".join(f"{count} {DROP_REASONS[reason]}" for reason, count in count_by_reason(drops).items())
+    return told if window is None else told.replace("model's window", f"model's window of {window:g} s")

@@ -1,0 +1,1 @@
+"""Tables of rows: which files hold them, and how each kind is read."""

@@ -1,0 +1,219 @@
+"""Recordings with texts beside them as a table: subtitles (SubRip, WebVTT), or a text file for each recording."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.config import TrainConfig
+from trainer.data.audio import AUDIO_SUFFIXES
+from trainer.data.tables.table import CUE_COLUMN, Table, read_text
+from trainer.data.text import word_gap
+from trainer.errors import DataError
+from trainer.languages import language_code
+
+PLAIN_TEXT = ".txt"
+SUFFIXES = (".srt", ".vtt", PLAIN_TEXT)
+"""In the order in which they are preferred."""
+_PACKED = 20.0
+"""Seconds to which cues are joined: sentences go over several, and a model that hears short clips only forgets how to
+write for its whole window."""
+_TIME = r"(?:(\d+):)?([0-5]?\d):([0-5]?\d)[,.](\d{1,3})"
+_TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?")
+_MARKS = re.compile(
+    r"</?(?:[A-Za-z][^<>]*)?>|<[\d:.]+>"  # <i>, <font ...>, <v Speaker>, <00:01.500>, but no 5 < 6
+    r"|\{[\\Yy][^{}]*\}"  # {\an8}, {Y:i}
+)
+_DASH = re.compile(r"^\s*[-\u2010-\u2015]+\s*(?=\S)")
+_LABELS = re.compile(r"(?:\d+[.,]\d+\t\d+[.,]\d+\t.*\n?)+")
+"""A label track of Audacity."""
+_TOUCH = 0.1
+"""Seconds between cues of which the second goes on with the lines of the first."""
+
+Cue = tuple[float, float | None, str, int]
+"""Start and end in seconds, text, and line of the file."""
+
+
+def find_recordings(folder: Path, config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]] | None:
+    """All recordings below a folder that have texts beside them, as one table; None where there are none.
+
+    Args:
+        folder: `talk.mp4` has `talk.srt`, `talk.en.vtt` or `talk.txt` beside it.
+        config: where a recording has texts in several languages, those of the language that is written are taken.
+
+    Returns:
+        The table, and notes for the user.
+
+    Raises:
+        DataError: subtitles are damaged, or none fits.
+    """
+    recordings, twins, texts = _files_below(folder)
+    found, alone = _pairs(recordings, texts)
+    alone = [path for path in alone if path.suffix.lower() != PLAIN_TEXT]
+    if not found and not alone:
+        return None
+    chosen = {
+        path: one for path, some in found.items() if (one := _of_language(config, path, some)) is not None
+    }
+    notes = []
+    without = [path for path in recordings.values() if path not in chosen]
+    for paths, told in (
+        (twins, "recordings that are not heard, since others have the same name"),
+        (without, "recordings without subtitles of the same name"),
+        (alone, "subtitles without a recording of the same name"),
+    ):
+        if paths:
+            notes.append(f"{told} beside them: {len(paths):,}, such as {paths[0]}")
+    if not chosen:
+        raise DataError(
+            f"data={config.data!r}: {notes[-1] if notes else 'no subtitles'}; name them alike: talk.mp4 and talk.srt, "
+            f"or talk.{config.written_language}.srt"
+        )
+    columns: dict[str, list[Any]] = {name: [] for name in ("audio", "text", "start", "end", CUE_COLUMN)}
+    for path, file in chosen.items():
+        for start, end, text, line in _read_beside(file, config):
+            row = (str(path.relative_to(folder)), text, start, end, f"{file}, line {line}")
+            for values, value in zip(columns.values(), row, strict=True):
+                values.append(value)
+    kind = (
+        "texts" if all(file.suffix.lower() == PLAIN_TEXT for file in chosen.values()) else "cues of subtitles"
+    )
+    many = "s" * (len(chosen) != 1)
+    notes.append(f"{len(columns['text']):,} {kind} beside {len(chosen):,} recording{many}")
+    return {"": [Table(str(folder), columns, bases=(folder,), pack_seconds=_PACKED)]}, notes
+
+
+def _files_below(folder: Path) -> tuple[dict[Path, Path], list[Path], list[Path]]:
+    """Recordings by their names without suffix, further ones of the same names, and texts."""
+    recordings: dict[Path, Path] = {}
+    twins, texts = [], []
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for path in (Path(place, name) for name in sorted(names) if not name.startswith(".")):
+            if path.suffix.lower() in AUDIO_SUFFIXES:
+                if recordings.setdefault(path.with_suffix(""), path) != path:
+                    twins.append(path)
+            elif path.suffix.lower() in SUFFIXES:
+                texts.append(path)
+    return recordings, twins, texts
+
+
+def _pairs(
+    recordings: dict[Path, Path], texts: Sequence[Path]
+) -> tuple[dict[Path, list[tuple[str, Path]]], list[Path]]:
+    """Texts of each recording with the language in their names, and those that belong to none."""
+    found: dict[Path, list[tuple[str, Path]]] = {}
+    alone = []
+    for path in texts:
+        stem = path.with_suffix("")
+        if stem in recordings:
+            found.setdefault(recordings[stem], []).append(("", path))
+        elif stem.suffix and (shorter := stem.with_suffix("")) in recordings:
+            found.setdefault(recordings[shorter], []).append((stem.suffix[1:], path))
+        else:
+            alone.append(path)
+    return found, alone
+
+
+def _of_language(config: TrainConfig, recording: Path, some: list[tuple[str, Path]]) -> Path | None:
+    """The text in the language that is written; one that names none if there is no other."""
+    code = config.written_language
+    mine = [path for language, path in some if language and language_code(language) == code]
+    plain = [path for language, path in some if not language]
+    if len({path.with_suffix("") for path in mine}) > 1:
+        raise DataError(
+            f"{recording}: has subtitles in {', '.join(path.name for path in mine)}; remove all but one"
+        )
+    # talk.srt beside talk.vtt is the same in two formats.
+    return min(mine or plain, key=lambda path: SUFFIXES.index(path.suffix.lower()), default=None)
+
+
+def _read_beside(path: Path, config: TrainConfig) -> Sequence[Cue]:
+    if path.suffix.lower() != PLAIN_TEXT:
+        return read_cues(path, word_gap(config))
+    text = read_text(path)
+    if _LABELS.fullmatch(text):
+        raise DataError(
+            f"{path}: is a label track of Audacity; export the labels there as subtitles "
+            f"({path.with_suffix('.srt').name}), or make a table of them with the columns audio,start,end,text"
+        )
+    return [(0.0, None, word_gap(config).join(text.split("\n")), 1)]
+
+
+def read_cues(path: Path, gap: str = " ") -> list[Cue]:
+    """Every cue of a file that has a text.
+
+    A SubRip cue ends where the next one begins, for its text may have blank lines; a WebVTT cue at an empty line.
+
+    Args:
+        path: SubRip or WebVTT.
+        gap: what stands between the lines of a cue.
+
+    Raises:
+        DataError: the file cannot be read, or a line of times is none.
+    """
+    lines = read_text(path).split("\n")
+    vtt = lines[0].startswith("WEBVTT")
+    found: list[tuple[float, float, list[str], int]] = []
+    number = 0
+    while number < len(lines):
+        number += 1
+        if vtt and lines[number - 1].startswith("NOTE"):  # a comment may hold anything
+            while number < len(lines) and lines[number]:
+                number += 1
+        if "-->" not in lines[number - 1]:
+            continue
+        times = _TIMES.fullmatch(lines[number - 1])
+        if times is None:
+            raise DataError(
+                f"{path}, line {number}: {lines[number - 1].strip()[:80]!r} are no times; write them as "
+                "00:01:02,500 --> 00:01:04,000"
+            )
+        start, end = (_seconds(*times.groups()[at : at + 4]) for at in (0, 4))
+        line, texts = number, []
+        while number < len(lines) and "-->" not in lines[number] and (lines[number] or not vtt):
+            texts.append(lines[number])
+            number += 1
+        found.append(
+            (start, end, _said(texts, next_follows="-->" in "".join(lines[number : number + 1])), line)
+        )
+    cues: list[Cue] = [
+        (start, end, gap.join(said), line) for start, end, said, line in _unrolled(found) if said
+    ]
+    if not cues:
+        raise DataError(f"{path}: has no cue with a text; give SubRip (.srt) or WebVTT (.vtt), or remove it")
+    return cues
+
+
+def _seconds(hours: str | None, minutes: str, seconds: str, fraction: str) -> float:
+    return int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + int(fraction.ljust(3, "0")) / 1000
+
+
+def _said(lines: Sequence[str], *, next_follows: bool) -> list[str]:
+    """What is said in each line of a cue: without tags, dashes before speakers, entities and the next cue's number."""
+    plain = [html.unescape(_MARKS.sub("", line)) for line in lines]
+    said = [text for line in plain if (text := " ".join(_DASH.sub("", line).split()))]
+    return said[:-1] if next_follows and said and said[-1].isdecimal() else said
+
+
+def _unrolled(
+    cues: Sequence[tuple[float, float, list[str], int]],
+) -> list[tuple[float, float, list[str], int]]:
+    """The cues without lines of the one before, where captions roll up: most go on with what was there."""
+    again = [0][: len(cues)]
+    for before, cue in itertools.pairwise(cues):
+        near = cue[0] - before[1] <= _TOUCH
+        most = min(len(before[2]), len(cue[2])) if near else 0
+        again.append(
+            max((size for size in range(1, most + 1) if before[2][-size:] == cue[2][:size]), default=0)
+        )
+    if 2 * sum(map(bool, again)) <= len(cues):
+        return list(cues)
+    return [
+        (start, end, said[size:], line) for (start, end, said, line), size in zip(cues, again, strict=True)
+    ]
