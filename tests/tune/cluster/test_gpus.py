@@ -105,6 +105,7 @@ def test_precision_is_that_of_the_gpus_with_which_the_search_began(
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_precision_is_one_that_all_gpus_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNE_WHISPER_PRETEND_GPUS", "8.0")
     with Nodes(cpus=1, gpus=1) as nodes:

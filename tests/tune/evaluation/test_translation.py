@@ -78,6 +78,7 @@ def test_what_is_made_of_the_log_of_a_translation_names_the_chrf(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_a_translation_is_decided_and_named_by_chrf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

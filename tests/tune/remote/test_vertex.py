@@ -235,6 +235,7 @@ def test_without_the_extra(vertex: VertexServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_jobs_through_vertex_ray_reach_a_real_head(
     head: RayCluster, run: Run, vertex: VertexServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

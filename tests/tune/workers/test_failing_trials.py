@@ -86,6 +86,7 @@ def test_a_failure_of_every_trial_ends_the_search(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_a_worker_that_fails_does_not_wait_for_the_others_to_leave(tmp_path: Path) -> None:
     words = "--space lr_batch --experiment x --trials 1 --finalists 0 --workers-per-trial 2 --epochs 1"
     search = Search(tmp_path, *words.split(), *QUICK, program=[HANGING, str(tmp_path)])
@@ -120,6 +121,7 @@ def trial_process(search: Search) -> psutil.Process:
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_a_worker_is_killed_and_the_data_go_away(tmp_path: Path) -> None:
     """The one fails its trial and no other; the other is not noticed, the data were read once for all trials."""
     demo = Path(trainer.__file__).parent / "demo" / "data"

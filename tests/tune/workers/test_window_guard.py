@@ -60,6 +60,7 @@ def test_trainings_use_the_whole_window_where_the_model_repeats_itself(home: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_trials_are_compared_as_they_are_measured_and_finalists_on_all_in_the_whole_window(
     home: Path,
 ) -> None:
