@@ -17,14 +17,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(lambda: _train(argv))
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """What a YAML file gives, as text: YAML would read the language `no` as false, and `1e-5` as text anyway.
+def read_config_file(path: Path) -> dict[str, Any]:
+    """The settings that a YAML file gives, checked.
 
     Raises:
-        ConfigError: the file is missing or no YAML mapping; a line for each mistake.
+        ConfigError: the file is missing or no YAML mapping, or has wrong settings; a line for each mistake.
     """
     import yaml
 
+    from trainer.config import TrainConfig
     from trainer.yaml_nodes import Problems, compose, items, scalar
 
     problems, values = Problems(), dict[str, Any]()
@@ -33,12 +34,18 @@ def read_settings(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     if isinstance(root, yaml.MappingNode):
+        # As text: YAML would read the language `no` as false, and `1e-5` as text anyway.
         values = {key: scalar(node, as_text=True) for key, _, node in items(root, problems)}
     elif root is not None:
         problems.add(root, "must hold settings, KEY: VALUE a line")
-    if problems.found:
-        raise ConfigError("\n".join(f"{path}: line {line}: {text}" for line, text in problems.found))
-    return values
+    mistakes = [f"line {line}: {text}" for line, text in problems.found]
+    if not mistakes:
+        try:
+            config = TrainConfig.from_dict(values)
+            return {name: getattr(config, name) for name in values}
+        except ConfigError as error:
+            mistakes = str(error).splitlines()
+    raise ConfigError("\n".join(f"{path}: {each}" for each in mistakes))
 
 
 def _train(argv: Sequence[str] | None) -> int:
@@ -53,7 +60,7 @@ def _train(argv: Sequence[str] | None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("config", metavar="CONFIG", type=Path, help="YAML file, KEY: VALUE a line")
-    config = TrainConfig.from_dict(read_settings(parser.parse_args(argv).config))
+    config = TrainConfig.from_dict(read_config_file(parser.parse_args(argv).config))
     if Path(config.output_dir).exists():
         raise ConfigError(f"output_dir={config.output_dir!r}: is there already; choose another folder")
     from trainer.data.prepared import prepare

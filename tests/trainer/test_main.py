@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.__main__ import main, read_settings
+from trainer.__main__ import main, read_config_file
 from trainer.config import TrainConfig
 
 
@@ -19,7 +19,7 @@ def test_values_are_taken_as_written(tmp_path: Path) -> None:
     path = config_file(
         tmp_path, "language: no\nlearning_rate: 1e-5\nwarmup_steps: null\nspec_augment: true\n"
     )
-    config = TrainConfig.from_dict(read_settings(path))
+    config = TrainConfig.from_dict(read_config_file(path))
     assert (config.language, config.learning_rate, config.warmup_steps) == ("no", 1e-5, None)
     assert config.spec_augment is True
 

@@ -89,9 +89,9 @@ def _search(words: Sequence[str]) -> JobRequest:
 
 
 def _training(words: Sequence[str]) -> JobRequest:
+    from trainer.__main__ import read_config_file
     from tune.commands.train import read_request as read_training
     from tune.commands.train import train_parser
-    from tune.experiments.training_plan import given_settings
 
     arguments = _parse(train_parser(), words[1:])
     asked = read_training(arguments)
@@ -102,7 +102,7 @@ def _training(words: Sequence[str]) -> JobRequest:
         words = [*words, f"--name={name}"]
     if asked.config is None:
         return _request(words, arguments, name, asked.settings, {})
-    settings = given_settings(asked.config) | dict(asked.settings)
+    settings = read_config_file(asked.config) | dict(asked.settings)
     return _request(words, arguments, name, settings, {str(asked.config): asked.config})
 
 

@@ -208,12 +208,14 @@ def told_settings(base: TrainConfig) -> dict[str, Any]:
 
 def _merge(request: TrainRequest, find: Find) -> tuple[dict[str, Any], list[str], int | None]:
     """All settings by their precedence, notes on them, and the effective batch of the trial they are from."""
+    from trainer.__main__ import read_config_file
+
     taken: dict[str, Any] = {}
     batch = None
     notes: list[str] = []
     if request.origin is not None:
         taken, batch, notes = _taken(request, request.origin, find(request.origin, request.storage))
-    given = given_settings(request.config) if request.config is not None else {}
+    given = read_config_file(request.config) if request.config is not None else {}
     if "output_dir" in given:
         notes.append(
             f"note: output_dir of {request.config} is not used; --storage and --name say where it goes"
@@ -239,15 +241,6 @@ def _merge(request: TrainRequest, find: Find) -> tuple[dict[str, Any], list[str]
                 f"note: {', '.join(other)} differs from {request.origin}, so the splits are not those kept there"
             )
     return settings, notes, batch
-
-
-def given_settings(path: Path) -> dict[str, Any]:
-    """The settings that a YAML file gives, checked; `ConfigError` where it cannot be used."""
-    from trainer.__main__ import read_settings
-
-    values = read_settings(path)
-    config = TrainConfig.from_dict(values)
-    return {name: getattr(config, name) for name in values}
 
 
 def _taken(

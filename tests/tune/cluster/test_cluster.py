@@ -118,7 +118,11 @@ def test_addresses_that_a_search_cannot_join(
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("RAY_ADDRESS", "http://head:8265", "RAY_ADDRESS=http://head:8265: is where jobs are sent; "),
+        (
+            "RAY_ADDRESS",
+            "http://head:8265",
+            "RAY_ADDRESS=http://head:8265: a search runs on a node of the cluster; ",
+        ),
         ("RAY_TMPDIR", None, "Ray cannot be started with its files in "),
         ("RAY_TMPDIR", "/proc", "Ray cannot be started with its files in /proc/ray: "),
     ],

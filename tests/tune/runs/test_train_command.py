@@ -80,7 +80,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "no workers": (["--workers", "0"], ["--workers 0", "at least 1"]),
     "two gpus each": (["--gpus-per-worker", "2"], ["--gpus-per-worker 2", "--workers"]),
-    "shared gpu": (["--gpus-per-worker", "0.5", "--workers", "2"], ["--gpus-per-worker 0.5", "single"]),
+    "shared gpu": (["--gpus-per-worker", "0.5", "--workers", "2"], ["--gpus-per-worker 0.5", "--workers 1"]),
     "name taken": (["--name", "earlier"], ["--name earlier", "exists", "--resume earlier"]),
     "bad name": (["--name", "a b"], ["--name 'a b'"]),
     "unknown model": (["--model", "whisper-gigantic"], ["whisper-gigantic", "large-v3-turbo"]),
