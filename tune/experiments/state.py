@@ -385,7 +385,9 @@ class SearchState:
         value, base = self.value, self.comparable_base
         if value is None or value < base or self.something_is_left:
             return None
-        what = "what is exported for the guards" if self.passed_over else "the best model"
+        what = "the mean of the winner's seeds" if self.verdict is not None else "the best model"
+        if self.passed_over:
+            what = "what is exported for the guards"
         return (
             f"no gain: {what} does not beat the untouched base model (WER {base:.2f} %; {value:.2f} % here); keep "
             "that one, or try lower learning rates, LoRA (--space lora), more epochs or more data"

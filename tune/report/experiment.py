@@ -133,14 +133,14 @@ class Experiment(SavedExperiment):
         chosen = self.verdict or self.state.guards_judged
         return self.state.records[str(self.state.winner)] if chosen else self.best_trial
 
-    @functools.cached_property
+    @property
     def recipe(self) -> dict[str, Any]:
         """The usual settings of the model's size, moved into the space where they lay outside."""
         if self.space is None:
             return {}
-        # Where the learning rate is searched, the settings that all trials share hold the model's default.
-        default = float(self.train_config["learning_rate"])
-        return dataclasses.replace(self.space, try_first=[]).with_recipe(default).try_first[0]
+        # Those of each method are the last points to try first.
+        points, method = self.space.try_first, self.space.methods[0]
+        return next(point for point in reversed(points) if point.get("method", method) == method)
 
     @property
     def recipe_trial(self) -> TrialRecord | None:

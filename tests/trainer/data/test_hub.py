@@ -289,6 +289,7 @@ def test_a_training_split_is_streamed(hub: Hub, tmp_path: Path, data: str) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_a_stream_waits_while_the_hub_is_away(hub: Hub, tmp_path: Path) -> None:
     """And where it does not come back, one line says so."""
     flag = tmp_path / "away"

@@ -87,7 +87,7 @@ def test_a_batch_without_labels() -> None:
         {"gradient_checkpointing": True, "label_smoothing": 0.1},
         {"method": "decoder"},
         {"precision": "bf16"},
-        pytest.param({"torch_compile": True}, marks=pytest.mark.slow),
+        pytest.param({"torch_compile": True}, marks=pytest.mark.occasional),
     ],
     ids=lambda changes: "-".join(changes) or "plain",
 )

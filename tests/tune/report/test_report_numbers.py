@@ -120,8 +120,29 @@ def test_a_damaged_file_of_clips_costs_the_interval_alone(tmp_path: Path) -> Non
     assert Analysis(load_experiment(folder)).winner is not None
 
 
+def test_the_usual_settings_are_found_where_methods_and_weights_are_searched(tmp_path: Path) -> None:
+    """On fed11aa they were looked for without the weights that the data file gives."""
+    (tmp_path / "mix.yaml").write_text(
+        "sources: {north: {data: demo, weight: 0.5}, south: {data: demo, train_split: validation}}\n"
+    )
+    space = tmp_path / "space.yaml"
+    rate = "{type: float, low: auto, high: auto, log: true, when: {method: %s}}"
+    space.write_text(
+        f"method: {{type: choice, values: [full, lora]}}\nlearning_rate: [{rate % 'full'}, {rate % 'lora'}]\n"
+        "weight.north: {type: float, low: 0.25, high: 4, log: true}\n"
+    )
+    trials = [made_trial(1, [40, 20, 10]), made_trial(2, [41, 21, 11])]
+    usual = {"method": "full", "learning_rate": 1e-3, "weight.north": 0.5}
+    for trial, changes in zip(trials, ({"weight.north": 1.0}, {}), strict=True):
+        trial.config = usual | changes
+    settings = {"data": str(tmp_path / "mix.yaml")}
+    known = analysed(tmp_path, trials, space=str(space), settings=settings).experiment
+    assert known.recipe == usual
+    assert known.recipe_trial is not None
+    assert known.recipe_trial.trial_id == "002"
+
+
 def test_the_usual_settings_are_found(tmp_path: Path) -> None:
-    """They are computed from the space as they were before the search, so no trial needs a mark."""
     trials = [made_trial(1, [40, 20, 10], rate=2e-3), made_trial(2, [41, 21, 11], rate=1e-3)]
     known = analysed(tmp_path, trials).experiment
     assert known.recipe == {

@@ -13,6 +13,7 @@ import os
 import random
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +43,16 @@ class Moment:
     seconds: float
 
 
-def kill_at(search: Search, moment: Moment) -> None:
-    """End the driver and all of its Ray."""
+def kill_when(search: Search, there: Callable[[bytes], bool], when: str, seconds: float = 0.0) -> None:
+    """End the driver and all of its Ray, as soon as its log has what is waited for, or some seconds later."""
     log = search.folder / "experiments" / NAME / EVENTS_FILE
     deadline = time.monotonic() + 500
-    while not log.exists() or log.read_bytes().count(b"\n") < moment.events:
-        assert search.process.poll() is None, f"ended before it was to be killed, {moment}\n{search.log}"
+    while not log.exists() or not there(log.read_bytes()):
+        assert search.process.poll() is None, f"ended before it was to be killed, {when}\n{search.log}"
         assert time.monotonic() < deadline, search.log
         time.sleep(0.005)
-    time.sleep(moment.seconds)
-    assert search.process.poll() is None, f"ended before it was to be killed, {moment}\n{search.log}"
+    time.sleep(seconds)
+    assert search.process.poll() is None, f"ended before it was to be killed, {when}\n{search.log}"
     search.kill()
 
 
@@ -168,20 +169,15 @@ CHOICES = [in_the_end, in_the_final_round, anywhere, right_after, as_a_trial_end
 
 def kill_and_compare(folder: Path, moment: Moment) -> None:
     print(f"SEED={SEED}, {moment}")
-    kill_at(begin(folder), moment)
+    kill_when(begin(folder), lambda log: log.count(b"\n") >= moment.events, f"{moment}", moment.seconds)
     before = read_log(folder / "experiments" / NAME / EVENTS_FILE)
     print(resume(folder))
     check_like_unbroken(folder / "experiments" / NAME, before)
 
 
-def test_killed_at_a_moment_and_resumed_is_unbroken(tmp_path: Path) -> None:
-    chance = random.Random(SEED)
-    kill_and_compare(tmp_path / "search", chance.choice(CHOICES)(chance))
-
-
 @pytest.mark.occasional
 @pytest.mark.parametrize("number", range(KILLS))
-def test_killed_at_more_moments_and_resumed_is_unbroken(number: int, tmp_path: Path) -> None:
+def test_killed_at_a_moment_and_resumed_is_unbroken(number: int, tmp_path: Path) -> None:
     chance = random.Random(f"{SEED}-{number}")
     # Each kind in turn, from one that is drawn.
     kill_and_compare(tmp_path / "search", CHOICES[(SEED + number) % len(CHOICES)](chance))
@@ -190,16 +186,19 @@ def test_killed_at_more_moments_and_resumed_is_unbroken(number: int, tmp_path: P
 def checkpoints(experiment: Path) -> set[tuple[str, str]]:
     """Those on the disk, whole or not; each session has folders of its own."""
     found = (experiment / "trials").rglob("*checkpoint_*")
-    return {(re.sub("-[23]$", "", path.parent.name), path.name) for path in found}
+    return {(re.sub("-[234]$", "", path.parent.name), path.name) for path in found}
 
 
-def test_killed_in_a_save_and_again_its_last_checkpoint_truncated_it_is_unbroken(tmp_path: Path) -> None:
+def test_killed_in_a_save_with_a_truncated_checkpoint_and_at_its_end_it_is_unbroken(tmp_path: Path) -> None:
     """The second checkpoint of trial 001 is half, or whole without its seal, or whole and not told of.
 
-    Going on from the first, it is killed as soon as it has another, which is then cut.
+    Going on from the first, it is killed as soon as it has another, which is then cut. Then it is killed again, at a
+    drawn event of its final round or end.
     """
-    where = random.Random(SEED).choice(["writing", "naming", "telling"])
-    print(f"SEED={SEED}, {where}")
+    chance = random.Random(SEED)
+    where = chance.choice(["writing", "naming", "telling"])
+    last = chance.choice(["FinalRoundPlanned", "FinalistsCompared", "ExportChosen", "ResultsWritten"])
+    print(f"SEED={SEED}, {where}, {last}")
     folder, hold = tmp_path / "search", tmp_path / "hold"
     search, experiment = begin(folder, frozen=(where, hold)), folder / "experiments" / NAME
     search.wait_for((hold / "there").exists)
@@ -210,15 +209,16 @@ def test_killed_in_a_save_and_again_its_last_checkpoint_truncated_it_is_unbroken
     search.kill()
     assert problem_of(experiment / first["last_checkpoint"]) is None
     search = Search(folder, "--resume", NAME)
-    search.wait_for(lambda: state(experiment)["001"]["last_checkpoint"] != first["last_checkpoint"])
-    search.kill()
+    kill_when(search, lambda log: b"trials/001-2/checkpoint_" in log, "its next checkpoint")
     assert f"trial 001 goes on at epoch {first['checkpoint_epoch']:.2f}" in search.log
     assert "damaged" not in search.log
-    before = read_log(experiment / EVENTS_FILE)
     saved = experiment / state(experiment)["001"]["last_checkpoint"]
     os.truncate(saved / "model.safetensors", 1000)
-    printed = resume(folder)
-    assert "trial 001 found its checkpoint damaged and goes on from the one before it" in printed
+    search = Search(folder, "--resume", NAME)
+    kill_when(search, lambda log: f'"{last}"'.encode() in log, last, chance.uniform(0.0, 0.3))
+    assert "trial 001 found its checkpoint damaged and goes on from the one before it" in search.log
+    before = read_log(experiment / EVENTS_FILE)
+    print(resume(folder))
     check_like_unbroken(experiment, before, points=False)
     assert checkpoints(experiment) == checkpoints(demo_experiment()), "nothing half is left"
 

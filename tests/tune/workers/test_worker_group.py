@@ -46,6 +46,7 @@ def test_trials_of_two_workers_leave_everything_free(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_a_worker_on_another_node_is_killed_and_its_trial_goes_on_with_deepspeed(tmp_path: Path) -> None:
     """One worker on each node, and each writes its part of a checkpoint."""
     words = ["--trials", "1", "--finalists", "0", "--workers-per-trial", "2", "--deepspeed", "--epochs", "9"]

@@ -28,7 +28,7 @@ WHOLE_SECONDS = 30.0
 
 
 def worse_than_base(analysis: Analysis) -> Iterator[Advice]:
-    """No trial beat the untouched base model, which may have no error to mend."""
+    """Nothing beats the untouched base model, which may have no error to mend."""
     best, state = analysis.experiment.best_trial, analysis.experiment.state
     wer, base = state.value, state.comparable_base
     if best is None or wer is None or wer < base:
@@ -47,10 +47,15 @@ def worse_than_base(analysis: Analysis) -> Iterator[Advice]:
     check = "that there is enough data"
     if base >= _DOUBTFUL:
         check = f"that texts and audio belong together, and {check}"
-    yield Advice(
-        f"No trial is better than the untouched base model: {wer:.2f} % at best, against {base:.2f} %.",
-        f"{follows} Check {check}.".lstrip(),
-    )
+    found = f"No trial is better than the untouched base model: {wer:.2f} % at best, against {base:.2f} %."
+    exported = state.best()
+    if state.verdict is not None and exported is not None and exported.best_value is not None:
+        found = (
+            f"The winner's settings are no better than the untouched base model: {wer:.2f} % as the mean of "
+            f"{len(state.verdict.standing.values)} seeds, against {base:.2f} %. "
+            f"{exported.trial_id}, which is exported, has {exported.best_value:.2f} % on the clips that chose it."
+        )
+    yield Advice(found, f"{follows} Check {check}.".lstrip())
 
 
 def most_is_wrong(analysis: Analysis) -> Iterator[Advice]:
