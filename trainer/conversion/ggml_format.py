@@ -230,7 +230,7 @@ def _transcribe_here(model_file: str, clips_file: str, decoding: Decoding) -> No
         for name in clips.files:
             samples = clips[name]
             segments = model.transcribe(
-                # It hears nothing in less than 0.1 s; silence behind a clip is what it would add itself.
+                # It transcribes nothing of less than 0.1 s; silence behind a clip is what it would add itself.
                 np.pad(samples, (0, max(0, SAMPLE_RATE - len(samples)))),
                 language=decoding.language or "en",
                 translate=decoding.task == "translate",

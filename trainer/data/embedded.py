@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import bisect
 import io
 import os
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class EmbeddedAudio:
+class EmbeddedAudio(abc.ABC):
     """A column with audio inside."""
 
     def __init__(
@@ -31,9 +32,9 @@ class EmbeddedAudio:
         """Files that hold the column; which they are and when they changed stands for the content."""
         self._bases = bases
 
+    @abc.abstractmethod
     def read(self, row: int) -> bytes | str:
         """Content of the row's audio file, or the path of a file beside; empty where there is neither."""
-        raise NotImplementedError
 
     def file(self, row: int) -> str:
         """Path of the file that the row names, whether or not it has content too; empty where none is there."""

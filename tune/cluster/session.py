@@ -56,13 +56,14 @@ def ray_session(console: Console, address: str | None = None) -> Iterator[None]:
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "inf")
     # A raylet ends itself, and so the search, where its agent was not up within 30 s: others compute, the disk is slow.
     os.environ.setdefault("RAY_agent_register_timeout_ms", "180000")
-    if address is None and "RAY_ADDRESS" in os.environ:
-        try:
-            check_address(joined_address(address))
-        except ResourceError as error:
-            told = str(error).removeprefix("--address ")
-            raise ResourceError(f"RAY_ADDRESS={told}; or unset RAY_ADDRESS, and Ray starts here") from error
-    address = joined_address(address)
+    asked, address = address, joined_address(address)
+    try:
+        check_address(address)
+    except ResourceError as error:
+        if asked:
+            raise
+        problem = str(error).removeprefix("--address ")
+        raise ResourceError(f"RAY_ADDRESS={problem}; or unset RAY_ADDRESS, and Ray starts here") from error
     # Failed trials are told on the screen in a line and in full in their folder.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     # A search proposes no more trials than there is room for. Where that room is ours alone, they start at once: Tune
@@ -138,7 +139,6 @@ def _speaks_http(probe: socket.socket) -> bool:
 
 
 def _join(address: str, console: Console) -> None:
-    check_address(address)
     import ray
 
     # Only this process writes to MLflow; no worker gets to see the store's credentials. A trial that is stopped

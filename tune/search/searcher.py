@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ class EarlierTrial:
     """Samples of its full budget; None is the longest that any trial came to."""
 
 
-class Source:
+class Source(abc.ABC):
     """Hands out named settings while there is room for a trial; `trial_id` is Ray's own."""
 
     exhausted = False
@@ -61,9 +62,9 @@ class Source:
         """Another one has room."""
         self._open.discard(trial_id)
 
+    @abc.abstractmethod
     def _next(self) -> tuple[str, dict[str, Any]] | None:
         """Number and settings of the next trial."""
-        raise NotImplementedError
 
 
 class Searcher(Source):

@@ -21,7 +21,7 @@ PLAIN_TEXT = ".txt"
 SUFFIXES = (".srt", ".vtt", PLAIN_TEXT)
 """In the order in which they are preferred."""
 _PACKED = 20.0
-"""Seconds to which cues are joined: sentences go over several, and a model that hears short clips only forgets how to
+"""Seconds to which cues are joined: sentences go over several, and a model trained on short clips alone forgets how to
 write for its whole window."""
 _TIME = r"(?:(\d+):)?([0-5]?\d):([0-5]?\d)[,.](\d{1,3})"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?")
@@ -63,7 +63,7 @@ def find_recordings(folder: Path, config: TrainConfig) -> tuple[dict[str, list[T
     notes = []
     without = [path for path in recordings.values() if path not in chosen]
     for paths, told in (
-        (twins, "recordings that are not heard, since others have the same name"),
+        (twins, "recordings that are left out, since others have the same name"),
         (without, "recordings without subtitles of the same name"),
         (alone, "subtitles without a recording of the same name"),
     ):

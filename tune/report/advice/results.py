@@ -190,9 +190,9 @@ def short_window(analysis: Analysis) -> Iterator[Advice]:
         return
     more = statistics.mean(found.mean - trials[found.trial_id] for found in known)
     if more > analysis.pair_noise:
-        heard = f"{window:g} s" if isinstance(window, float | int) else "the longest clip"
+        length = f"{window:g} s" if isinstance(window, float | int) else "the longest clip"
         yield Advice(
             f"The finalists' repeats have {more:.2f} WER points more with the model's whole window than their trials "
-            f"had with that of {heard}{' of each batch' * (window == 'batch')}.",
+            f"had with that of {length}{' of each batch' * (window == 'batch')}.",
             "Seeds alone do not make so much: compare with `--set audio_window=30`, which takes more time.",
         )
