@@ -54,32 +54,29 @@ class Run:
     seed: int = 0
     window: float | None = AUTO
     leading_space: bool = True
+    timestamp_share: float = 0.0
 
 
-def runs_of(part: str) -> list[Run]:
-    """The trainings of a part, in the order in which they are made."""
-    if part == "labels":
-        return [Run("german", 1e-5, seed, AUTO, space) for seed in range(5) for space in (True, False)]
-    if part == "untouched":
-        return [Run("short", None, 0, window) for window in UNTOUCHED]
-    if part == "windows":
-        known = [Run("german", 1e-5, seed, window) for seed in range(3) for window in (AUTO, WHOLE)]
-        return [*known, *(Run("cherokee", 1e-4, 0, window) for window in (AUTO, WHOLE))]
-    if part == "rates":
-        return [Run(data, rate) for data in ("german", "cherokee") for rate in (None, *RATES)]
-    if part == "second-seeds":  # of the two best rates by the table before
-        return [
-            Run("german", 1e-5, 1),
-            Run("german", 2.5e-5, 1),
-            Run("cherokee", 1e-4, 1),
-            Run("cherokee", 2e-4, 1),
-        ]
-    if part == "telephone":
-        return [Run("telephone", rate) for rate in (None, 1e-5, 5e-5)]
-    raise ValueError(part)
-
-
-PARTS = ("labels", "untouched", "rates", "windows", "second-seeds", "telephone")
+PARTS = {
+    "labels": [Run("german", 1e-5, seed, AUTO, space) for seed in range(5) for space in (True, False)],
+    "untouched": [Run("short", None, 0, window) for window in UNTOUCHED],
+    "rates": [Run(data, rate) for data in ("german", "cherokee") for rate in (None, *RATES)],
+    "windows": [
+        *(Run("german", 1e-5, seed, window) for seed in range(3) for window in (AUTO, WHOLE)),
+        *(Run("cherokee", 1e-4, 0, window) for window in (AUTO, WHOLE)),
+    ],
+    # Of the two best rates by the table before.
+    "second-seeds": [
+        *(Run("german", rate, 1) for rate in (1e-5, 2.5e-5)),
+        *(Run("cherokee", rate, 1) for rate in (1e-4, 2e-4)),
+    ],
+    "timestamps": [
+        *(Run("cherokee", 1e-4, timestamp_share=share) for share in (0.0, 0.2)),
+        *(Run("german", 1e-5, seed, timestamp_share=share) for seed in range(3) for share in (0.0, 0.2)),
+    ],
+    "telephone": [Run("telephone", rate) for rate in (None, 1e-5, 5e-5)],
+}
+"""The trainings of each part, in the order in which they are made."""
 
 
 def main() -> None:
@@ -89,7 +86,7 @@ def main() -> None:
     arguments = parser.parse_args()
     tables = make_tables(arguments)
     began = time.monotonic()
-    wanted = dict.fromkeys(run for part in arguments.parts for run in runs_of(part) if run.data in tables)
+    wanted = dict.fromkeys(run for part in arguments.parts for run in PARTS[part] if run.data in tables)
     for number, run in enumerate(wanted, 1):
         if run in read_results():
             continue
@@ -142,6 +139,7 @@ def base_config(run: Run, model: Path, table: Path, work: Path) -> TrainConfig:
         seed=run.seed,
         audio_window=run.window,
         leading_space=run.leading_space,
+        timestamp_share=run.timestamp_share,
         log_every_seconds=60.0,
     )
 
@@ -267,10 +265,10 @@ def read_results() -> dict[Run, dict[str, Any]]:
 def print_tables(results: dict[Run, dict[str, Any]]) -> None:
     """Markdown: the untouched models, labels with and without the first space, windows, rates."""
     print(
-        "\n| data | rate | window | seed | space | samples | s a sample | validation WER, CER | test WER, CER ",
+        "\n| data | rate | window | seed | space | times | samples | s a sample | validation WER, CER | test WER, CER ",
         end="",
     )
-    print("| wrong first words | segments with both times |\n|" + " --- |" * 11)
+    print("| wrong first words | segments with both times |\n|" + " --- |" * 12)
     for run, row in sorted(
         results.items(), key=lambda item: (item[0].data, item[0].rate or 0, *_rest(item[0]))
     ):
@@ -281,6 +279,7 @@ def print_tables(results: dict[Run, dict[str, Any]]) -> None:
             window_name(run) if run.rate or run.window else "",
             str(run.seed) if run.rate else "",
             ("yes" if run.leading_space else "no") if run.rate else "",
+            f"{run.timestamp_share:g}" if run.rate else "",
             f"{row.get('samples', 0):.0f}",
             f"{row['seconds_a_sample']:.2f}" if "seconds_a_sample" in row else "",
             *(f"{part['wer']:.2f}, {part['cer']:.2f}" for part in both),
@@ -298,8 +297,8 @@ def window_name(run: Run) -> str:
     return "auto" if run.window is None else f"{run.window:g}"
 
 
-def _rest(run: Run) -> tuple[str, int, bool]:
-    return window_name(run), run.seed, run.leading_space
+def _rest(run: Run) -> tuple[str, int, bool, float]:
+    return window_name(run), run.seed, run.leading_space, run.timestamp_share
 
 
 def _both_splits(row: dict[str, Any]) -> tuple[float, float]:
@@ -312,7 +311,7 @@ def _both_splits(row: dict[str, Any]) -> tuple[float, float]:
 
 def _space_lines(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
     pairs = []
-    for run in runs_of("labels"):
+    for run in PARTS["labels"]:
         other = dataclasses.replace(run, leading_space=False)
         if run.leading_space and run in results and other in results:
             pairs.append((_both_splits(results[run]), _both_splits(results[other])))
@@ -328,7 +327,7 @@ def _space_lines(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
 
 def _window_lines(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
     for data in ("german", "cherokee"):
-        shorts = [run for run in runs_of("windows") if run.data == data and run.window == AUTO]
+        shorts = [run for run in PARTS["windows"] if run.data == data and run.window == AUTO]
         pairs = [(run, dataclasses.replace(run, window=WHOLE)) for run in shorts]
         known = [(results[a], results[b]) for a, b in pairs if a in results and b in results]
         if known:

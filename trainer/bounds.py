@@ -24,6 +24,7 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "augment_noise": (0, 1),
     "augment_snr": (-10, 35),
     "augment_telephone": (0, 1),
+    "timestamp_share": (0, 1),
     "audio_channel": (1, None),
     "pack_seconds": (0, 30),
     "validation_share": (0.001, 0.9),

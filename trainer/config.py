@@ -223,6 +223,9 @@ class TrainConfig:
     """Remove punctuation from the transcripts that the model learns."""
     leading_space: bool = True
     """Begin what the model learns with a space, as Whisper's texts do; not where a language is written without."""
+    timestamp_share: float = 0.0
+    """Share of the training clips, others in each epoch, that are learned with the times at which they begin and end,
+    so that the model still writes times (transformers' `return_timestamps`, subtitles, WhisperX)."""
     keep_suppress_tokens: bool = False
     """Keep the model from writing all that its `suppress_tokens` list, such as brackets; else what the training texts
     hold is taken off the list."""

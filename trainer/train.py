@@ -340,6 +340,9 @@ def _make_trainer(
             least_frames=least_frames(full),
             for_evaluation=for_evaluation,
             augmented=augmented,
+            timestamp_share=0.0 if for_evaluation else config.timestamp_share,
+            no_timestamps_id=processor.tokenizer.prefix_tokens[-1],
+            seed=config.seed,
         )
         return made
 

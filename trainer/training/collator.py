@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from trainer.data.features import pad_features
@@ -54,6 +55,12 @@ class WhisperCollator:
     """Give features as float16, for a GPU. Found out once: processes that load batches cannot ask for GPUs."""
     augmented: AugmentedSplit | None = None
     """Has the clips as they sound in each epoch."""
+    timestamp_share: float = 0.0
+    """Of the clips, others in each epoch, whose labels have the times at which they begin and end."""
+    no_timestamps_id: int = 0
+    """Token `<|notimestamps|>`, which `<|0.00|>` follows in all of Whisper's vocabularies."""
+    seed: int = 0
+    """Of the draw of these clips."""
 
     def __call__(self, clips: Sequence[int | PlannedClip]) -> dict[str, Any]:
         """A batch of B clips, padded to the longest labels T.
@@ -68,7 +75,8 @@ class WhisperCollator:
         """
         planned = [clip if isinstance(clip, PlannedClip) else PlannedClip(clip) for clip in clips or [0]]
         rows = [each.clip for each in planned]
-        labels = [self._labels(clip) for clip in rows]
+        features, fills = self._features(planned)
+        labels = [self._labels(each, array.shape[1]) for each, array in zip(planned, features, strict=True)]
         most_labels = max(len(row) for row in labels)
         label_ids = torch.full((len(rows), most_labels), IGNORED, dtype=torch.long)
         decoder_ids = torch.full((len(rows), most_labels), self.pad_token_id, dtype=torch.long)
@@ -82,18 +90,17 @@ class WhisperCollator:
             batch["clips"] = torch.tensor(rows)
         else:
             batch["label_positions"] = label_ids.flatten().ne(IGNORED).nonzero()[:, 0]
-        return batch | {"input_features": self._features(planned, rows)}
+        longest = max(*(each.longest for each in planned), *(array.shape[1] for array in features))
+        padded = pad_features(features, fills, self._padded(longest), half=self.half)
+        return batch | {"input_features": padded}
 
-    def _features(self, planned: list[PlannedClip], rows: list[int]) -> torch.Tensor:
-        longest = max(each.longest for each in planned)
+    def _features(self, planned: list[PlannedClip]) -> tuple[Sequence[np.ndarray], Sequence[float]]:
         if self.augmented is not None:
             heard = [self.augmented.features(each.epoch, each.clip) for each in planned]
-            features, fills = zip(*heard, strict=True)
         else:
-            features = [self.split.features(clip) for clip in rows]
-            fills = [self.split.fill(clip) for clip in rows]
-        frames = self._padded(max(longest, *(array.shape[1] for array in features)))
-        return pad_features(features, fills, frames, half=self.half)
+            heard = [(self.split.features(each.clip), self.split.fill(each.clip)) for each in planned]
+        features, fills = zip(*heard, strict=True)
+        return features, fills
 
     def window(self, clip: int) -> int:
         """Frames that a clip by itself is padded to."""
@@ -105,11 +112,23 @@ class WhisperCollator:
         choose = clip_frames if self.for_evaluation else batch_frames
         return choose(frames, self.n_frames, self.least_frames)
 
-    def _labels(self, clip: int) -> list[int]:
-        ids = self.split.labels(clip)
+    def _labels(self, planned: PlannedClip, frames: int) -> list[int]:
+        ids = self.split.labels(planned.clip)
         if ids[0] != self.decoder_start_token_id:
             raise ValueError(
                 f"labels start with token {ids[0]}, the model with {self.decoder_start_token_id}: "
                 "tokenizer and model do not belong together"
             )
+        if self._has_times(planned):
+            at, zero = ids.index(self.no_timestamps_id), self.no_timestamps_id + 1
+            if len(ids) > at + 2:  # a text, and the end token
+                # A time is 20 ms, a frame 10.
+                ids = [*ids[:at], zero, *ids[at + 1 : -1], zero + frames // 2, ids[-1]]
         return ids[1:]
+
+    def _has_times(self, planned: PlannedClip) -> bool:
+        if not self.timestamp_share:
+            return False
+        # The last number: draws of augmentation begin with the others.
+        drawn = np.random.default_rng([self.seed, planned.epoch, planned.clip, 1]).random()
+        return bool(drawn < self.timestamp_share)

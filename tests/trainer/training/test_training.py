@@ -24,9 +24,9 @@ from trainer.data.features import pad_features
 from trainer.data.prepared import prepare
 from trainer.model.pretrained import DEMO_MODEL
 from trainer.model.processor import load_processor
-from trainer.model.whisper import load_model
+from trainer.model.whisper import load_model, load_model_config
 from trainer.train import _make_trainer, evaluate, train
-from trainer.training.batches import BatchPlan
+from trainer.training.batches import BatchPlan, PlannedClip
 from trainer.training.collator import WhisperCollator
 from trainer.training.loss import IGNORED
 from trainer.training.window import varies
@@ -112,6 +112,45 @@ def test_collator_leaves_one_start_token(small_config: TrainConfig) -> None:
     assert torch.equal(shifted[kept], batch["decoder_input_ids"][kept])
     ids = processor.tokenizer(f" {data.splits['train'].text(0)}").input_ids
     assert batch["labels"][0][kept[0]].tolist() == ids[1:]
+
+
+def test_some_clips_are_learned_with_times(small_config: TrainConfig) -> None:
+    split, processor = prepare(small_config).splits["train"], load_processor(small_config)
+    model = load_model_config(small_config)
+    no_times = processor.tokenizer.prefix_tokens[-1]
+    collators = [
+        WhisperCollator(
+            *(split, model.decoder_start_token_id, model.pad_token_id, 400),
+            timestamp_share=share,
+            no_timestamps_id=no_times,
+        )
+        for share in (0.0, 0.25)
+    ]
+    drawn = []
+    for epoch in range(4):
+        clips = [PlannedClip(clip, epoch=epoch) for clip in range(len(split))]
+        plain, timed = (
+            [[token for token in row if token >= 0] for row in collator(clips)["labels"].tolist()]
+            for collator in collators
+        )
+        at = plain[0].index(no_times)
+        drawn.append([clip for clip, row in enumerate(timed) if no_times not in row])
+        for clip in drawn[-1]:
+            end = no_times + 1 + split.frames(clip) // 2
+            assert timed[clip] == [
+                *plain[clip][:at],
+                no_times + 1,
+                *plain[clip][at + 1 : -1],
+                end,
+                plain[clip][-1],
+            ]
+            assert (
+                processor.tokenizer.decode([end], decode_with_timestamps=True)
+                == f"<|{split.frames(clip) // 2 / 50:.2f}|>"
+            )
+        assert all(timed[clip] == plain[clip] for clip in range(len(split)) if clip not in drawn[-1])
+    assert len(set(map(tuple, drawn))) == 4, "the same clips in each epoch"
+    assert 0.15 < sum(map(len, drawn)) / (4 * len(split)) < 0.35
 
 
 def test_collator_refuses_a_tokenizer_of_another_model(small_config: TrainConfig) -> None:
