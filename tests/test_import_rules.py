@@ -27,7 +27,7 @@ ROWS = {
         {"bounds", "errors", "files", "report", "threads", "yaml_nodes"},
         {"languages", "deepspeed", "command", "methods", "optimizers"},
         {"config"},
-        {"memory", "mix"},
+        {"config_file", "memory", "mix"},
         {"model"},
         {"data"},
         {"augmentation", "scoring"},

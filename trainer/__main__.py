@@ -6,46 +6,15 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from trainer.command import run_command
+from trainer.config_file import read_config_file
 from trainer.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train as the YAML file says; exit code 2 and one line for a mistake in it, 130 for Ctrl-C."""
     return run_command(lambda: _train(argv))
-
-
-def read_config_file(path: Path) -> dict[str, Any]:
-    """The settings that a YAML file gives, checked.
-
-    Raises:
-        ConfigError: the file is missing or no YAML mapping, or has wrong settings; a line for each mistake.
-    """
-    import yaml
-
-    from trainer.config import TrainConfig
-    from trainer.yaml_nodes import Problems, compose, items, scalar
-
-    problems, values = Problems(), dict[str, Any]()
-    try:
-        root = compose(path.read_text(encoding="utf-8"), problems, empty="give settings, KEY: VALUE a line")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    if isinstance(root, yaml.MappingNode):
-        # As text: YAML would read the language `no` as false, and `1e-5` as text anyway.
-        values = {key: scalar(node, as_text=True) for key, _, node in items(root, problems)}
-    elif root is not None:
-        problems.add(root, "must hold settings, KEY: VALUE a line")
-    mistakes = [f"line {line}: {text}" for line, text in problems.found]
-    if not mistakes:
-        try:
-            config = TrainConfig.from_dict(values)
-            return {name: getattr(config, name) for name in values}
-        except ConfigError as error:
-            mistakes = str(error).splitlines()
-    raise ConfigError("\n".join(f"{path}: {each}" for each in mistakes))
 
 
 def _train(argv: Sequence[str] | None) -> int:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer.__main__ import main, read_config_file
+from trainer.__main__ import main
 from trainer.config import TrainConfig
+from trainer.config_file import read_config_file
 
 
 def config_file(folder: Path, text: str) -> Path:

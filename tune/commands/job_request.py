@@ -89,7 +89,7 @@ def _search(words: Sequence[str]) -> JobRequest:
 
 
 def _training(words: Sequence[str]) -> JobRequest:
-    from trainer.__main__ import read_config_file
+    from trainer.config_file import read_config_file
     from tune.commands.train import read_request as read_training
     from tune.commands.train import train_parser
 

@@ -208,7 +208,7 @@ def told_settings(base: TrainConfig) -> dict[str, Any]:
 
 def _merge(request: TrainRequest, find: Find) -> tuple[dict[str, Any], list[str], int | None]:
     """All settings by their precedence, notes on them, and the effective batch of the trial they are from."""
-    from trainer.__main__ import read_config_file
+    from trainer.config_file import read_config_file
 
     taken: dict[str, Any] = {}
     batch = None

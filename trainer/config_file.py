@@ -1,0 +1,38 @@
+"""The settings of a training from a YAML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError
+from trainer.yaml_nodes import Problems, compose, items, scalar
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """The settings that a YAML file gives, checked.
+
+    Raises:
+        ConfigError: the file is missing or no YAML mapping, or has wrong settings; a line for each mistake.
+    """
+    problems, values = Problems(), dict[str, Any]()
+    try:
+        root = compose(path.read_text(encoding="utf-8"), problems, empty="give settings, KEY: VALUE a line")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    if isinstance(root, yaml.MappingNode):
+        # As text: YAML would read the language `no` as false, and `1e-5` as text anyway.
+        values = {key: scalar(node, as_text=True) for key, _, node in items(root, problems)}
+    elif root is not None:
+        problems.add(root, "must hold settings, KEY: VALUE a line")
+    mistakes = [f"line {line}: {text}" for line, text in problems.found]
+    if not mistakes:
+        try:
+            config = TrainConfig.from_dict(values)
+            return {name: getattr(config, name) for name in values}
+        except ConfigError as error:
+            mistakes = str(error).splitlines()
+    raise ConfigError("\n".join(f"{path}: {each}" for each in mistakes))
