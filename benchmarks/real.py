@@ -68,7 +68,7 @@ PARTS = {
     # Of the two best rates by the table before.
     "second-seeds": [
         *(Run("german", rate, 1) for rate in (1e-5, 2.5e-5)),
-        *(Run("cherokee", rate, 1) for rate in (1e-4, 2e-4)),
+        *(Run("cherokee", rate, 1) for rate in (5e-5, 1e-4)),
     ],
     "timestamps": [
         *(Run("cherokee", 1e-4, timestamp_share=share) for share in (0.0, 0.2)),
