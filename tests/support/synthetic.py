@@ -16,12 +16,11 @@ from typing import Any
 
 from trainer.config import TrainConfig
 from trainer.report import Decision
-from tune.cluster.progress_channel import post
+from tune.cluster.progress_channel import Driver
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.search.scheduler import TRIAL_ID
-from tune.workers.keeper import ExperimentKeeper, decision_of
+from tune.workers.keeper import ExperimentKeeper
 from tune.workers.retries import train_persistently
-from tune.workers.trainable import Places
 
 BENCHMARKS = str(Path(__file__).resolve().parents[2] / "benchmarks")
 DEFAULT_RATE = 1e-3
@@ -69,43 +68,50 @@ def make_trainable(curve: str) -> Callable[..., Any]:
 
         def synthetic_trial(sampled: dict[str, Any]) -> None:
             values = dict(sampled)
-            asked = Places(files, channel, values.pop(TRIAL_ID))
-            train_persistently(
-                functools.partial(_train, curve, asked),
-                inputs.config.replace(**values),
-                checkpoints=lambda: asked.ask()[1],
-                tell=functools.partial(post, channel, asked.trial_id),
-            )
+            driver = Driver(channel, values.pop(TRIAL_ID))
+            work = functools.partial(_train, curve, files, driver)
+            train_persistently(work, inputs.config.replace(**values), driver)
 
         return ray.tune.with_resources(synthetic_trial, resources.request())
 
     return make
 
 
-def _train(curve: str, asked: Places, config: TrainConfig, checkpoint: str | None) -> None:
+def _train(
+    curve: str,
+    files: CheckpointFiles,
+    driver: Driver,
+    config: TrainConfig,
+    folder: str,
+    checkpoint: str | None,
+) -> None:
     import ray.tune
 
-    places, seen = asked.ask()[0], 0
+    seen = 0
     if checkpoint:
-        with places.files.fetched(checkpoint) as folder:
-            seen = json.loads((folder / "config.json").read_text())["seen"]
+        with files.fetched(checkpoint) as fetched:
+            seen = json.loads((fetched / "config.json").read_text())["seen"]
 
     def decide(row: Row) -> Decision:
-        ray.tune.report({**row, **({} if math.isfinite(row["wer"]) else {"diverged": 1.0})})
-        return decision_of(places.channel, places.trial_id, row)
+        row = {**row, **({} if math.isfinite(row["wer"]) else {"diverged": 1.0})}
+        decision = driver.report(row)
+        ray.tune.report(dict(row))
+        return decision
 
-    keeper = ExperimentKeeper(places.files, places.channel, places.trial_id, places.folder, decide)
+    keeper = ExperimentKeeper(files, driver, folder, decide)
     for row in rows(curve, config):
         if row["samples_seen"] <= seen:
             continue
         decision = keeper.decide(row)
         if decision.keep is not None:
-            folder = keeper.begin(int(row["samples_seen"]), int(row["step"]))
-            folder.mkdir(parents=True)
-            (folder / "config.json").write_text(json.dumps({"seen": row["samples_seen"], "pid": os.getpid()}))
+            written = keeper.begin(int(row["samples_seen"]), int(row["step"]))
+            written.mkdir(parents=True)
+            (written / "config.json").write_text(
+                json.dumps({"seen": row["samples_seen"], "pid": os.getpid()})
+            )
             errors = [round(row["wer"])] * 10
-            (folder / "utterances.json").write_text(json.dumps({"word_errors": errors, "words": [100] * 10}))
-            keeper.complete(folder, keeper.hand_over(folder), row, decision.keep, 0.0)
+            (written / "utterances.json").write_text(json.dumps({"word_errors": errors, "words": [100] * 10}))
+            keeper.complete(written, keeper.hand_over(written), row, decision.keep, 0.0)
         if not decision.goes_on:
             return
 

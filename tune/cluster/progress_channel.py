@@ -1,25 +1,88 @@
-"""What trials tell the driver, and ask it, between the results that Ray Tune sees."""
+"""The way from trainings to the driver, the process that runs the search, and back."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from trainer.report import Decision, Kept
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
 
 Message = tuple[str, str, dict[str, Any], float]
 """Trial id, kind, content, Unix time in seconds."""
 PROGRESS = "progress"
 """The kind of what may wait for a second, and may be lost."""
+START, EVALUATED, SAVED, FAILED = "start", "evaluated", "saved", "failed"
+"""The other kinds: see the methods of `Driver`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """From where a training can go on."""
+
+    folder: str
+    """Where its checkpoints go, within the experiment."""
+    checkpoints: list[str]
+    """Those that it can go on from, within the experiment, the first choice first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Driver:
+    """The driver, as the processes of a training reach it from any node."""
+
+    channel: ActorHandle
+    trial_id: str
+
+    def start(self) -> Start:
+        """From where the training can go on now."""
+        return Start(**self._ask(START, {}))
+
+    def report(self, metrics: Mapping[str, Any]) -> Decision:
+        """What follows an evaluation; the log knows both when this returns."""
+        return Decision(**self._ask(EVALUATED, metrics))
+
+    def saved(self, checkpoint: str, samples_seen: int, keep: Kept, pause: float) -> None:
+        """Send word of a checkpoint that is complete; returns once that cannot be lost any more.
+
+        Args:
+            checkpoint: within the experiment.
+            samples_seen: of its evaluation.
+            keep: what it holds.
+            pause: seconds for which the training stood still for it.
+        """
+        content = {"checkpoint": checkpoint, "samples_seen": samples_seen, "keep": keep, "pause": pause}
+        self._tell(SAVED, content)
+
+    def failed(self, report: str) -> None:
+        """Send word of a failure of the workers; returns once that cannot be lost any more."""
+        self._tell(FAILED, {"report": report})
+
+    def progress(self, metrics: Mapping[str, float]) -> None:
+        """Send loss and learning rate without waiting."""
+        self.channel.put.remote((self.trial_id, PROGRESS, dict(metrics), time.time()))
+
+    def _tell(self, kind: str, content: dict[str, Any]) -> None:
+        import ray
+
+        ray.get(self.channel.put.remote((self.trial_id, kind, content, time.time())))
+
+    def _ask(self, kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
+        import ray
+
+        answer = ray.get(self.channel.ask.remote((self.trial_id, kind, dict(content), time.time())))
+        assert isinstance(answer, dict)
+        return answer
 
 
 class ProgressChannel:
-    """An actor between the trials and the driver.
-
-    Tune's own results go through the searcher and the scheduler, which must only see evaluations at rungs.
-    """
+    """An actor between the trainings and the driver."""
 
     def __init__(self) -> None:
         self._messages: list[tuple[int | None, Message]] = []
@@ -71,25 +134,6 @@ def start_channel() -> Any:
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     return ray.remote(num_cpus=0, max_concurrency=1000, scheduling_strategy=here)(ProgressChannel).remote()
-
-
-def post(channel: Any, trial_id: str, metrics: Mapping[str, float]) -> None:
-    """Send progress without waiting."""
-    channel.put.remote((trial_id, PROGRESS, dict(metrics), time.time()))
-
-
-def tell(channel: Any, trial_id: str, kind: str, content: Mapping[str, Any]) -> None:
-    """Send a message, and return once it cannot be lost any more."""
-    import ray
-
-    ray.get(channel.put.remote((trial_id, kind, dict(content), time.time())))
-
-
-def ask(channel: Any, trial_id: str, kind: str, content: Mapping[str, Any]) -> Any:
-    """The driver's answer; waits for it."""
-    import ray
-
-    return ray.get(channel.ask.remote((trial_id, kind, dict(content), time.time())))
 
 
 class ProgressReader(threading.Thread):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import ray.tune
 from rich.markup import escape
 
+from trainer.report import Decision
 from trainer.scoring.objectives import objective_value, rates_by_source
 from trainer.training.checkpoints import is_only_for_resume
+from tune.cluster.progress_channel import EVALUATED, SAVED, START
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
     RATES,
@@ -31,7 +35,6 @@ from tune.search.scheduler import TRIAL_ID
 from tune.util.cloud_errors import cloud_errors
 from tune.util.console import key_settings, short_path
 from tune.util.errors import error_line
-from tune.workers.keeper import DECISION, PLACE, SAVED
 from tune.workers.retries import ACCUMULATION, BROKEN_CHECKPOINT, MICRO_BATCH
 
 if TYPE_CHECKING:
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
 _TRAINING = ("loss", "learning_rate", "grad_norm", "epoch", "step", "train_seconds", "train_samples")
 
 
-class Listener:
+class Listener(abc.ABC):
     """Takes in what trainings tell, in the thread of a `ProgressReader`: to the log, to disk and on the screen."""
 
     _called = "trial {}"
@@ -65,15 +68,46 @@ class Listener:
         if trial_id not in self._records:
             return None
         record = self._records[trial_id]
-        if kind == PLACE:
+        if kind == START:
             return {"folder": f"{TRIALS_FOLDER}/{record.folder}", "checkpoints": record.resumable}
-        if kind == DECISION:
-            return decision(record, content["samples_seen"])
+        if kind == EVALUATED:
+            return dataclasses.asdict(self.evaluated(record, content))
         if kind == SAVED:
             self._saved(record, content)
         else:
             self.progress(trial_id, content, timestamp)
         return None
+
+    @abc.abstractmethod
+    def evaluated(self, record: TrialRecord, metrics: dict[str, Any]) -> Decision:
+        """Write down an evaluation with what is decided on it, which is returned."""
+
+    def _decided(
+        self, record: TrialRecord, metrics: Mapping[str, Any], stop: Stop | None, keep: Kept | None
+    ) -> Decision:
+        """Write down an evaluation that a training reported.
+
+        Args:
+            record: of the training.
+            metrics: what it reported.
+            stop: what was decided on it.
+            keep: what is to be saved of it.
+        """
+        found = {name: float(metrics[name]) for name in (*RATES, *_TRAINING) if name in metrics}
+        self._log.append(
+            Evaluated(
+                trial_id=record.trial_id,
+                samples_seen=int(metrics["samples_seen"]),
+                epoch=float(metrics.get("epoch", 0.0)),
+                metrics={key: value if math.isfinite(value) else None for key, value in found.items()},
+                finished=bool(metrics.get("finished")),
+                stop=stop,
+                keep=keep,
+                sources=rates_by_source(metrics),
+            )
+        )
+        unsaved = record.unsaved.get(int(metrics["samples_seen"]))
+        return Decision(record.outcome == "running", unsaved.keep if unsaved else None)
 
     def progress(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
         """Take in loss and learning rate between two evaluations."""
@@ -138,7 +172,7 @@ class SearchCallback(Listener, ray.tune.Callback):
         self._passed_by = {*rungs[:-1]} - resumable_rungs(rungs)
         """Rungs, in samples, from which no repeat needs to go on."""
         self.fetch: Callable[[], None] = lambda: None
-        """Hears of all that trials have told so far."""
+        """Takes in all that trials have reported so far."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: Ray pickles the callback into its own files, where threads and screens have no place."""
@@ -181,15 +215,15 @@ class SearchCallback(Listener, ray.tune.Callback):
         error = Path(trial.error_file).read_text(encoding="utf-8") if trial.error_file else None
         self._recovered(self._record(trial), error_line(error) if error else "lost")
 
-    def evaluated(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Write down an evaluation with what is decided on it, before Ray, Optuna or the trial act."""
-        self.fetch()  # a checkpoint that was told of before counts
-        record, before = self._records[trial_id], self._records.best()
-        stop = self._judge.judge(record, result)
-        keep = self._kept(record, result, goes_on=stop is None and not result.get("finished"))
-        self._log.append(evaluation(trial_id, result, stop, keep))
-        if math.isfinite(objective_value(result)):
-            self._tell(record, before, result)
+    def evaluated(self, record: TrialRecord, metrics: dict[str, Any]) -> Decision:
+        """Judge it, before Ray, Optuna or the trial act."""
+        before = self._records.best()
+        stop = self._judge.judge(record, metrics)
+        keep = self._kept(record, metrics, goes_on=stop is None and not metrics.get("finished"))
+        decision = self._decided(record, metrics, stop, keep)
+        if math.isfinite(objective_value(metrics)):
+            self._tell(record, before, metrics)
+        return decision
 
     def _kept(self, record: TrialRecord, result: Mapping[str, Any], *, goes_on: bool) -> Kept | None:
         """What is saved of an evaluation: all to go on from; of a trial that ends here only what may be exported.
@@ -290,31 +324,3 @@ class SearchCallback(Listener, ray.tune.Callback):
                 f"[yellow]trial {record.trial_id} {word}[/] at epoch {record.epoch:.2f}: {escape(stop.describe())}"
             )
         self.display.trial_ended()
-
-
-def evaluation(trial_id: str, result: Mapping[str, Any], stop: Stop | None, keep: Kept | None) -> Evaluated:
-    """The event of an evaluation that a training reported.
-
-    Args:
-        trial_id: of the trial.
-        result: what it reported.
-        stop: what was decided on it.
-        keep: what is to be saved of it.
-    """
-    metrics = {name: float(result[name]) for name in (*RATES, *_TRAINING) if name in result}
-    return Evaluated(
-        trial_id=trial_id,
-        samples_seen=int(result["samples_seen"]),
-        epoch=float(result.get("epoch", 0.0)),
-        metrics={key: value if math.isfinite(value) else None for key, value in metrics.items()},
-        finished=bool(result.get("finished")),
-        stop=stop,
-        keep=keep,
-        sources=rates_by_source(result),
-    )
-
-
-def decision(record: TrialRecord, samples_seen: int) -> dict[str, Any]:
-    """What the log says of a trial's evaluation that was just written down: the fields of a `Decision`."""
-    unsaved = record.unsaved.get(samples_seen)
-    return {"goes_on": record.outcome == "running", "keep": unsaved.keep if unsaved else None}

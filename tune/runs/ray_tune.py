@@ -10,8 +10,6 @@ import ray.tune
 import ray.tune.schedulers
 import ray.tune.search
 
-from tune.search.scheduler import TRIAL_ID
-
 if TYPE_CHECKING:
     from tune.experiments.events import FinalRoundCut, TrialsOver
     from tune.experiments.log import ExperimentLog
@@ -58,23 +56,15 @@ class RaySearcher(_NotPickled, ray.tune.search.Searcher):
 
 
 class RayScheduler(_NotPickled, ray.tune.schedulers.FIFOScheduler):
-    """Passes evaluations on before anything else hears of them.
+    """Lets every trial go on: a trial reports to the driver, saves what is wanted of it, and ends by itself."""
 
-    Ray lets every trial go on: a trial asks what was decided, saves what is wanted of it, and ends by itself.
-    """
-
-    def __init__(self, evaluated: Callable[[str, dict[str, Any]], None], ending: Callable[[], None]) -> None:
-        """`evaluated` takes the trial's own number and the evaluation; `ending` comes before a trial's end is told."""
+    def __init__(self, ending: Callable[[], None]) -> None:
+        """`ending` is called before the searcher and the callbacks hear of a trial's end."""
         super().__init__()
-        self._evaluated, self._ending = evaluated, ending
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Pass it on."""
-        self._evaluated(trial.config[TRIAL_ID], result)
-        return str(self.CONTINUE)
+        self._ending = ending
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Hear what the trial told last; Ray tells the searcher and the callbacks behind this."""
+        """Take in what the trial reported last; Ray calls the searcher and the callbacks behind this."""
         self._ending()
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:

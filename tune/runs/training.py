@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import signal
 from collections.abc import Iterator
@@ -14,17 +13,17 @@ from rich.markup import escape
 
 from trainer.report import Decision
 from trainer.scoring.objectives import objective_value
-from tune.cluster.progress_channel import ProgressReader
+from tune.cluster.progress_channel import FAILED, ProgressReader
 from tune.experiments.events import TrialEnded, TrialProposed, TrialStarted
 from tune.experiments.settings_file import write_training_file
 from tune.experiments.training_plan import TRIAL, TrainPlan
 from tune.runs.baseline import measure_baseline
-from tune.runs.callback import Listener, decision, evaluation
+from tune.runs.callback import Listener
 from tune.runs.outcome import Outcome
 from tune.runs.session import Session
 from tune.runs.training_display import ERROR_FILE, TrainDisplay
 from tune.util.errors import error_line
-from tune.workers.ray_train import EVALUATION, FAILURE, fit, remove_scratch
+from tune.workers.ray_train import fit, remove_scratch
 
 if TYPE_CHECKING:
     from trainer.report import Kept
@@ -128,18 +127,11 @@ class TrainingWatch(Listener):
         """The training's only trial."""
         return self._records[TRIAL]
 
-    def receive(self, trial_id: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
+    def hear(self, trial_id: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
         """Take in one message; the answer where it is a question."""
-        if kind == FAILURE:
+        if kind == FAILED:
             return self.failed(content["report"])
-        if kind != EVALUATION:
-            return self.hear(TRIAL, kind, content, timestamp)
-        seen = int(content["samples_seen"])
-        if content.get("diverged"):
-            self._log.append(TrialEnded(trial_id=TRIAL, status="diverged", samples_seen=seen))
-            return dataclasses.asdict(Decision(goes_on=False, keep=None))
-        self._evaluated(content)
-        return decision(self.record, seen)
+        return super().hear(trial_id, kind, content, timestamp)
 
     def progress(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
         """Also on the screen."""
@@ -160,18 +152,24 @@ class TrainingWatch(Listener):
         self._recovered(self.record, error_line(report))
         self._display.restart()
 
-    def _evaluated(self, metrics: dict[str, float]) -> None:
-        record, value = self.record, objective_value(metrics)
+    def evaluated(self, record: TrialRecord, metrics: dict[str, Any]) -> Decision:
+        """It goes on, unless it has diverged."""
+        if metrics.get("diverged"):
+            seen = int(metrics["samples_seen"])
+            self._log.append(TrialEnded(trial_id=TRIAL, status="diverged", samples_seen=seen))
+            return Decision(goes_on=False, keep=None)
+        value = objective_value(metrics)
         is_best = record.would_be_best(value)
         keep: Kept | None = "all" if not metrics["finished"] else "weights" if is_best else None
-        self._log.append(evaluation(TRIAL, metrics, None, keep if math.isfinite(value) else None))
+        decision = self._decided(record, metrics, None, keep if math.isfinite(value) else None)
         if not math.isfinite(value):
-            return
+            return decision
         best = ", best so far" if is_best else ""
         self._display.event(f"epoch {record.epoch:.2f}: WER {record.value:.2f} %{best}")
         self._display.update(record, metrics)
         if not metrics["finished"]:
             self._display.told()
+        return decision
 
 
 def _fit(session: Session[TrainPlan], watch: TrainingWatch) -> Literal["completed", "failed", "interrupted"]:
@@ -185,7 +183,7 @@ def _fit(session: Session[TrainPlan], watch: TrainingWatch) -> Literal["complete
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     plan, channel = session.plan, session.channel
-    reader = ProgressReader(channel, watch.receive, watch.flush_progress)
+    reader = ProgressReader(channel, watch.hear, watch.flush_progress)
     reader.start()
     inputs, folder = session.inputs(plan.base), plan.experiment_folder
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

@@ -153,7 +153,7 @@ class TrialRunner:
             tune_config=ray.tune.TuneConfig(
                 num_samples=left,
                 search_alg=RaySearcher(source, lambda: stopper.over),
-                scheduler=RayScheduler(callback.evaluated, reader.fetch),
+                scheduler=RayScheduler(reader.fetch),
                 # With several workers a trial's process holds nothing worth keeping: they are new each time. DeepSpeed
                 # keeps the process group of the trial before, which has been left.
                 reuse_actors=self.config.deepspeed is None,

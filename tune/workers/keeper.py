@@ -7,20 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.report import Decision, Kept
-from tune.cluster.progress_channel import ask, tell
 
 if TYPE_CHECKING:
-    from ray.actor import ActorHandle
-
+    from tune.cluster.progress_channel import Driver
     from tune.experiments.checkpoint_files import CheckpointFiles
-
-SAVED = "saved"
-"""A message: `checkpoint`, `samples_seen`, `keep`, and the `pause` of the training for it in seconds."""
-PLACE = "place"
-"""A question: where the trial's checkpoints go (`folder`), and from which it can go on (`checkpoints`, the first choice
-first), paths within the experiment."""
-DECISION = "decision"
-"""A question about the evaluation at `samples_seen`: `goes_on`, `keep`."""
 
 
 class ExperimentKeeper:
@@ -35,19 +25,17 @@ class ExperimentKeeper:
     def __init__(
         self,
         files: CheckpointFiles,
-        channel: ActorHandle,
-        trial_id: str,
+        driver: Driver,
         folder: str,
         decide: Callable[[Mapping[str, float]], Decision],
     ) -> None:
         """Args:
         files: the experiment's checkpoints.
-        channel: told of checkpoints that are sealed.
-        trial_id: of the trial.
+        driver: hears of checkpoints that are sealed.
         folder: of the trial, within the experiment.
         decide: takes an evaluation to the driver.
         """
-        self._files, self._channel, self._trial_id, self._folder = files, channel, trial_id, folder
+        self._files, self._driver, self._folder = files, driver, folder
         self.decide = decide
         self._name = ""
 
@@ -70,12 +58,5 @@ class ExperimentKeeper:
     ) -> bool | None:
         """Give it its name, and tell the driver."""
         self._files.complete(folder, self._name, taken)
-        seen = int(metrics["samples_seen"])
-        told = {"checkpoint": self._name, "samples_seen": seen, "keep": keep, "pause": pause}
-        tell(self._channel, self._trial_id, SAVED, told)
+        self._driver.saved(self._name, int(metrics["samples_seen"]), keep, pause)
         return None
-
-
-def decision_of(channel: ActorHandle, trial_id: str, metrics: Mapping[str, float]) -> Decision:
-    """What the driver has decided on an evaluation."""
-    return Decision(**ask(channel, trial_id, DECISION, {"samples_seen": int(metrics["samples_seen"])}))

@@ -14,14 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.report import Decision
 from trainer.training.checkpoints import problem_of
 from trainer.training.distributed import TIMEOUT_SECONDS, private_folder
-from tune.cluster.progress_channel import ask, tell
+from tune.cluster.progress_channel import Driver
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.training_plan import TRIAL
-from tune.workers.trainable import Places, train_worker
+from tune.workers.trainable import train_worker
 from tune.workers.worker_group import SECONDARY_ERRORS
 
 if TYPE_CHECKING:
@@ -31,11 +30,6 @@ if TYPE_CHECKING:
     from tune.cluster.resources import TrialResources
     from tune.experiments.folder import ExperimentFolder
     from tune.workers.inputs import TrialInputs
-
-EVALUATION = "evaluation"
-"""A question: an evaluation; what follows it."""
-FAILURE = "failure"
-"""A message: its `report`."""
 
 
 def fit(
@@ -102,12 +96,13 @@ def _ray_trainer(
 
         def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
             """Send what went wrong."""
-            tell(channel, TRIAL, FAILURE, {"report": root_failure(worker_exceptions)})
+            driver.failed(root_failure(worker_exceptions))
 
+    driver = Driver(channel, TRIAL)
     storage, scratch, files = folder.ray_storage(), scratch_name(folder), CheckpointFiles(folder)
 
     def train_loop() -> None:
-        _work(inputs, Places(files, channel, TRIAL), scratch)
+        _work(inputs, files, driver, scratch)
 
     return TorchTrainer(
         train_loop,
@@ -141,24 +136,23 @@ def _report(failure: Exception) -> str:
     return f"{type(cause).__name__}: {cause}\n{failure}" if cause else str(failure).strip()
 
 
-def _work(inputs: TrialInputs, asked: Places, scratch: str) -> None:
+def _work(inputs: TrialInputs, files: CheckpointFiles, driver: Driver, scratch: str) -> None:
     """One worker's part."""
     import ray.train
 
-    def decide(metrics: Mapping[str, float]) -> Decision:
-        return Decision(**ask(asked.channel, TRIAL, EVALUATION, metrics))
-
     context = ray.train.get_context()
     with _scratch_folder(scratch, context.get_local_rank()):
-        places, checkpoints = asked.ask()
+        start = driver.start()
         result = train_worker(
             inputs,
-            decide,
-            places=places,
-            checkpoint=first_whole(places.files, checkpoints),
+            driver.report,
+            files=files,
+            driver=driver,
+            folder=start.folder,
+            checkpoint=first_whole(files, start.checkpoints),
         )
     if result.diverged and context.get_world_rank() == 0:
-        decide({"samples_seen": result.samples_seen, "step": result.steps, "diverged": 1.0})
+        driver.report({"samples_seen": result.samples_seen, "step": result.steps, "diverged": 1.0})
 
 
 def first_whole(files: CheckpointFiles, checkpoints: Sequence[str]) -> str | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from trainer.config import TrainConfig
 from trainer.errors import CheckpointError
 from trainer.memory import halve_micro_batch, is_out_of_memory
 from tune.util.errors import UserError
+
+if TYPE_CHECKING:
+    from tune.cluster.progress_channel import Driver
 
 MICRO_BATCH = "micro_batch"
 ACCUMULATION = "accumulation"
@@ -19,11 +22,7 @@ _Result = TypeVar("_Result")
 
 
 def train_persistently(
-    work: Callable[[TrainConfig, str | None], _Result],
-    config: TrainConfig,
-    *,
-    checkpoints: Callable[[], Sequence[str]],
-    tell: Callable[[dict[str, float]], None],
+    work: Callable[[TrainConfig, str, str | None], _Result], config: TrainConfig, driver: Driver
 ) -> _Result:
     """Train; with half the micro-batch and twice the accumulation where memory runs out, again and again.
 
@@ -31,10 +30,9 @@ def train_persistently(
     the one before it, and in the end for the start.
 
     Args:
-        work: the training with certain settings, from a checkpoint or from the start.
+        work: the training with certain settings, whose checkpoints go to a folder, from a checkpoint or from the start.
         config: its settings.
-        checkpoints: from where it can go on now, the best first choice first.
-        tell: passes on what was done.
+        driver: says from where it can go on, and hears what was done.
 
     Raises:
         Exception: any other error of the training.
@@ -43,14 +41,15 @@ def train_persistently(
 
     skipped = 0
     while True:
-        choice = [*checkpoints(), None]
+        start = driver.start()
+        choice = [*start.checkpoints, None]
         try:
-            return work(config, choice[min(skipped, len(choice) - 1)])
+            return work(config, start.folder, choice[min(skipped, len(choice) - 1)])
         except (RuntimeError, UserError, ray.exceptions.RayError) as error:
             # PyTorch's of memory, ours of a checkpoint, and Ray's that pass on either from another process.
             if _is_broken(error) and skipped < len(choice) - 1:
                 skipped += 1
-                tell({BROKEN_CHECKPOINT: float(len(choice) - 1 - skipped)})
+                driver.progress({BROKEN_CHECKPOINT: float(len(choice) - 1 - skipped)})
                 continue
             reduced = halve_micro_batch(config) if is_out_of_memory(error) else None
             if reduced is None:
@@ -59,7 +58,7 @@ def train_persistently(
         # Outside of the block: the error holds the frames, and they the tensors.
         print(f"{problem}\nit goes on with micro-batch {reduced.train_batch_size}", flush=True)
         config, skipped = reduced, 0
-        tell(
+        driver.progress(
             {
                 MICRO_BATCH: float(config.train_batch_size),
                 ACCUMULATION: float(config.gradient_accumulation_steps),

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from tune.cluster.progress_channel import ask, post
+from tune.cluster.progress_channel import Driver
 from tune.search.scheduler import TRIAL_ID
-from tune.workers.keeper import PLACE, ExperimentKeeper, decision_of
+from tune.workers.keeper import ExperimentKeeper
 from tune.workers.retries import train_persistently
 from tune.workers.worker_group import Decide, train_on_workers
 
@@ -34,15 +34,19 @@ def train_worker(
     inputs: TrialInputs,
     decide: Callable[[Mapping[str, float]], Decision],
     *,
-    places: Places,
-    checkpoint: str | None = None,
+    files: CheckpointFiles,
+    driver: Driver,
+    folder: str,
+    checkpoint: str | None,
 ) -> TrainResult:
     """One worker's part of a training, in whatever process it has.
 
     Args:
         inputs: what is trained.
         decide: takes each evaluation to the driver.
-        places: where its checkpoints go, and whom it tells of them and of its progress.
+        files: the experiment's checkpoints.
+        driver: hears of checkpoints and progress.
+        folder: where checkpoints go, within the experiment.
         checkpoint: to go on from.
 
     The process group is left after success alone, as with NCCL all leave it together; a failed process ends.
@@ -53,36 +57,20 @@ def train_worker(
 
     _free_memory()
     config, data = inputs.open()
-    keeper = ExperimentKeeper(places.files, places.channel, places.trial_id, places.folder, decide)
+    keeper = ExperimentKeeper(files, driver, folder, decide)
 
     def progress(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
-        post(places.channel, places.trial_id, metrics)
+        driver.progress(metrics)
 
-    with places.files.fetched(checkpoint) if checkpoint else contextlib.nullcontext() as folder:
+    with files.fetched(checkpoint) if checkpoint else contextlib.nullcontext() as fetched:
         clips = None
         if inputs.eval_clips is not None:
             clips = chosen_clips(
                 data.splits["validation"].origins.sources, inputs.eval_clips, config.data_seed
             )
-        result = train(config, progress, keeper=keeper, data=data, clips=clips, resume_from=folder)
+        result = train(config, progress, keeper=keeper, data=data, clips=clips, resume_from=fetched)
     leave_group()
     return result
-
-
-@dataclasses.dataclass(frozen=True)
-class Places:
-    """Where a trial's checkpoints go, and to whom it talks."""
-
-    files: CheckpointFiles
-    channel: ActorHandle
-    trial_id: str
-    folder: str = ""
-    """Of the trial, within the experiment."""
-
-    def ask(self) -> tuple[Places, list[str]]:
-        """With the trial's folder, as the driver knows it, and the checkpoints that it can go on from now."""
-        answer = ask(self.channel, self.trial_id, PLACE, {})
-        return dataclasses.replace(self, folder=answer["folder"]), list(answer["checkpoints"])
 
 
 def make_trainable(
@@ -104,32 +92,29 @@ def make_trainable(
         import ray.tune
 
         values = dict(sampled)
-        trial_id = values.pop(TRIAL_ID)
-        asked = Places(files, channel, trial_id)
+        driver = Driver(channel, values.pop(TRIAL_ID))
         trial = inputs.with_settings(values)
 
         def decide(metrics: Mapping[str, float]) -> Decision:
-            ray.tune.report(dict(metrics))  # when it returns, the driver has decided
-            return decision_of(channel, trial_id, metrics)
+            decision = driver.report(metrics)
+            ray.tune.report(dict(metrics))  # a trial that Tune ends, ends in it
+            return decision
 
-        def work(config: TrainConfig, checkpoint: str | None) -> TrainResult:
-            # DeepSpeed keeps state in its modules that a second engine in the same process would trip over.
+        def work(config: TrainConfig, folder: str, checkpoint: str | None) -> TrainResult:
             part = functools.partial(
                 train_worker,
                 dataclasses.replace(trial, config=config),
-                places=asked.ask()[0],
+                files=files,
+                driver=driver,
+                folder=folder,
                 checkpoint=checkpoint,
             )
+            # DeepSpeed keeps state in its modules that a second engine in the same process would trip over.
             return _run(part, decide, resources, reuse=config.deepspeed is None)
 
-        result = train_persistently(
-            work,
-            trial.config,
-            checkpoints=lambda: asked.ask()[1],
-            tell=functools.partial(post, channel, trial_id),
-        )
+        result = train_persistently(work, trial.config, driver)
         if result.diverged:
-            ray.tune.report({"samples_seen": result.samples_seen, "diverged": 1.0, "finished": 0.0})
+            decide({"samples_seen": result.samples_seen, "diverged": 1.0, "finished": 0.0})
 
     return ray.tune.with_resources(whisper_trial, resources.request())
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import ray
 
-from tune.cluster.progress_channel import ProgressReader, post, start_channel, tell
+from tune.cluster.progress_channel import Driver, ProgressReader, start_channel
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,15 +28,17 @@ def test_questions_are_answered_and_messages_come_in_their_order() -> None:
     channel, heard = start_channel(), []
 
     def receive(trial: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
-        heard.append((trial, kind, content.get("n")))
-        return {"twice": 2 * content["n"]}
+        number = int(content.get("n") or content["report"])
+        heard.append((trial, kind, number))
+        return {"twice": 2 * number}
 
     reader = ProgressReader(channel, receive)
     reader.start()
-    post(channel, "001", {"n": 1})
-    tell(channel, "001", "saved", {"n": 2})
+    driver = Driver(channel, "001")
+    driver.progress({"n": 1})
+    driver.failed("2")
     assert ray.get(ask_later(channel, {"n": 3}), timeout=30) == {"twice": 6}
-    tell(channel, "001", "saved", {"n": 4})
+    driver.failed("4")
     reader.stop()
     assert ("001", "progress", 1) in heard
     assert [n for _, kind, n in heard if kind != "progress"] == [2, 3, 4]
@@ -70,6 +72,6 @@ def test_a_channel_that_is_gone_is_an_error_for_all() -> None:
     deadline = time.monotonic() + 30
     with pytest.raises(ray.exceptions.RayError):
         while time.monotonic() < deadline:  # it takes Ray a moment
-            tell(channel, "001", "saved", {})
+            Driver(channel, "001").failed("")
     reader.join(30)
     assert isinstance(reader.error, ray.exceptions.RayError)

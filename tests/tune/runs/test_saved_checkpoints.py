@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from test_state_machine import BEGUN, RUNGS, Display, made_search
 
+from tune.cluster.progress_channel import EVALUATED, SAVED, START
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import SessionStarted, TrialsOver
 from tune.runs import finish as finish_module
@@ -17,7 +18,6 @@ from tune.runs.callback import SearchCallback
 from tune.runs.finish import finish
 from tune.search.records import TrialRecord
 from tune.search.scheduler import TRIAL_ID, Judge
-from tune.workers.keeper import DECISION, PLACE, SAVED
 
 
 class Driver:
@@ -58,12 +58,12 @@ class Driver:
         """The answer to the trial, which has evaluated at this rung."""
         result = {"wer": wer, "cer": wer / 3, "eval_loss": 0.5, "samples_seen": RUNGS[rung]}
         result |= {"epoch": RUNGS[rung] / 800, "finished": float(rung == 2)}
-        self.callback.evaluated(name, result)
-        return self.callback.hear(name, DECISION, {"samples_seen": RUNGS[rung]}, 0.0)  # type: ignore[no-any-return]
+        self.fetch()  # messages come in their order
+        return self.callback.hear(name, EVALUATED, result, 0.0)  # type: ignore[no-any-return]
 
     def save(self, name: str, rung: int, keep: str, content: str) -> None:
         """A checkpoint is written, and told of."""
-        path = self.files.name(self.callback.hear(name, PLACE, {}, 0.0)["folder"], RUNGS[rung])
+        path = self.files.name(self.callback.hear(name, START, {}, 0.0)["folder"], RUNGS[rung])
         written = self.files.place(path)
         written.mkdir(parents=True)
         (written / "model.safetensors").write_text(content)
@@ -92,7 +92,6 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 
 
 def test_a_checkpoint_that_was_told_counts_before_the_next_evaluation_is_decided_on(driver: Driver) -> None:
-    """Tune's results and the channel are two ways, and the later message may come by the quicker one."""
     driver.begin("001")
     driver.evaluate("001", 0, 10.0)
     driver.save("001", 0, "all", "first")

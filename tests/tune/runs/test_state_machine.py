@@ -36,6 +36,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 import tune.experiments.log as log_module
+from tune.cluster.progress_channel import EVALUATED, SAVED, START
 from tune.cluster.resources import TrialResources
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import BaselineMeasured, DataPrepared, SessionStarted, TrialsOver, WeightsDropped
@@ -68,7 +69,6 @@ from tune.tracking.optuna_study import STUDY_FILE, OptunaStore
 from tune.tracking.sync import Log, Store, Target
 from tune.util.errors import ExperimentError, ModelError
 from tune.workers.averages import Measured
-from tune.workers.keeper import DECISION, PLACE, SAVED
 
 RUNGS = (400, 1200, 3200)
 RESOURCES = TrialResources(1.0, 1.0, 2)
@@ -369,7 +369,7 @@ class SearchMachine(RuleBasedStateMachine):
         """A process begins behind the checkpoint that the driver names."""
         assert self.callback is not None
         self.saves.pop(name, None)
-        found = self.callback.hear(name, PLACE, {}, 0.0)["checkpoints"]
+        found = self.callback.hear(name, START, {}, 0.0)["checkpoints"]
         seen = int(found[0].rpartition("_")[2]) if found else 0
         self.running[name] = sum(rung <= seen for rung in RUNGS)
 
@@ -404,8 +404,7 @@ class SearchMachine(RuleBasedStateMachine):
         result = {"wer": wer, "cer": wer / 3, "eval_loss": 0.5, "samples_seen": RUNGS[place]}
         result |= {"epoch": RUNGS[place] / 800, "finished": float(place == 2), "step": 1.0}
         result |= {"train_seconds": 10.0, "train_samples": 100.0}
-        self.callback.evaluated(name, result)
-        follows = self.callback.hear(name, DECISION, {"samples_seen": RUNGS[place]}, 0.0)
+        follows = self.callback.hear(name, EVALUATED, result, 0.0)
         assert follows["goes_on"] or name not in self.saves
         self.running[name] += 1
         if follows["keep"]:
@@ -422,7 +421,7 @@ class SearchMachine(RuleBasedStateMachine):
         if name not in self.saves:
             return
         seen, wer, keep = self.saves.pop(name)
-        folder = self.callback.hear(name, PLACE, {}, 0.0)["folder"]
+        folder = self.callback.hear(name, START, {}, 0.0)["folder"]
         path = CheckpointFiles(self.plan.experiment_folder).name(folder, seen)
         written = self.plan.folder / f"{path}.partial"
         written.mkdir(parents=True)

@@ -12,6 +12,7 @@ import pytest
 from made_logs import MadeLog, training_settings
 from rich.console import Console
 
+from tune.cluster.progress_channel import EVALUATED, FAILED, SAVED, START
 from tune.experiments.events import SessionStarted, TrialEnded, TrialStarted
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.opened import OpenExperiment
@@ -20,8 +21,6 @@ from tune.experiments.training_plan import TRIAL, TrainRequest
 from tune.runs.resume import load_training
 from tune.runs.training import TrainingWatch
 from tune.runs.training_display import TrainDisplay
-from tune.workers.keeper import PLACE, SAVED
-from tune.workers.ray_train import EVALUATION, FAILURE
 
 
 class Watched:
@@ -61,10 +60,10 @@ class Watched:
         return self.experiment.log
 
     def hear(self, kind: str, **content: Any) -> Any:
-        return self.watch.receive(TRIAL, kind, content, 0.0)
+        return self.watch.hear(TRIAL, kind, content, 0.0)
 
     def evaluate(self, seen: int, wer: float, *, save: bool = True, finished: bool = False) -> None:
-        keep = self.hear(EVALUATION, wer=wer, samples_seen=seen, epoch=seen / 100, finished=float(finished))[
+        keep = self.hear(EVALUATED, wer=wer, samples_seen=seen, epoch=seen / 100, finished=float(finished))[
             "keep"
         ]
         if save and keep:
@@ -78,7 +77,7 @@ class Watched:
     @property
     def starts(self) -> list[int]:
         """Samples seen at the checkpoints from which it can go on, the first choice first."""
-        return [int(path.rpartition("_")[2]) for path in self.hear(PLACE)["checkpoints"]]
+        return [int(path.rpartition("_")[2]) for path in self.hear(START)["checkpoints"]]
 
 
 @pytest.fixture
@@ -111,7 +110,7 @@ def test_a_training_that_was_killed_in_its_last_save_can_be_resumed(watched: Wat
 def test_what_is_told_after_a_failure_is_not_heard(watched: Watched) -> None:
     """One worker's failure may be known before another, in the middle of a save, is ended."""
     watched.evaluate(100, 10.0, save=False)
-    watched.hear(FAILURE, report="ValueError: boom")
+    watched.hear(FAILED, report="ValueError: boom")
     assert "starts again" in watched.events[-1], "there is no checkpoint yet"
     watched.save(100)
     assert watched.starts == []

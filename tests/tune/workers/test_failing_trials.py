@@ -6,6 +6,7 @@ import shutil
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -18,6 +19,7 @@ from search_process import HANGING, QUICK, Search, results
 
 import trainer
 from trainer.config import TrainConfig
+from tune.cluster.progress_channel import Start
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.saved import load_saved
 from tune.workers.retries import ACCUMULATION, MICRO_BATCH, train_persistently
@@ -25,8 +27,9 @@ from tune.workers.retries import ACCUMULATION, MICRO_BATCH, train_persistently
 RATES = "learning_rate: {type: float, low: 2e-3, high: 3e-3, log: true}\n"
 
 
-def train(work: Callable[[TrainConfig, Any], Any], told: list[dict[str, float]]) -> Any:
-    return train_persistently(work, TrainConfig(train_batch_size=16), checkpoints=list, tell=told.append)
+def train(work: Callable[[TrainConfig, str, Any], Any], told: list[dict[str, float]]) -> Any:
+    driver: Any = SimpleNamespace(start=lambda: Start("", []), progress=told.append)
+    return train_persistently(work, TrainConfig(train_batch_size=16), driver)
 
 
 def here() -> None:
@@ -42,7 +45,7 @@ def in_another_process() -> None:
 
 @pytest.mark.parametrize("run_out_of_memory", [here, in_another_process])
 def test_memory_that_runs_out_halves_the_micro_batch(run_out_of_memory: Callable[[], None]) -> None:
-    def work(config: TrainConfig, checkpoint: Any) -> int:
+    def work(config: TrainConfig, folder: str, checkpoint: Any) -> int:
         if config.train_batch_size > 4:
             run_out_of_memory()
         return config.train_batch_size
@@ -53,7 +56,7 @@ def test_memory_that_runs_out_halves_the_micro_batch(run_out_of_memory: Callable
 
 
 def test_other_errors_end_the_training_at_once() -> None:
-    def work(config: TrainConfig, checkpoint: Any) -> None:
+    def work(config: TrainConfig, folder: str, checkpoint: Any) -> None:
         raise KeyError("CUDA out of memory")
 
     told: list[dict[str, float]] = []
