@@ -125,7 +125,16 @@ def test_dry_run_shows_the_plan_and_leaves_nothing(
         main(["--space", "lr_batch.yaml", "--trials", "5", "--epochs", "2", "--dry-run", "--seed", "3"]) == 0
     )
     printed = capsys.readouterr().out
-    for text in ("learning_rate", "001", "002", "003", "rungs at", "5 trials", "estimate: about"):
+    for text in (
+        "learning_rate",
+        "001",
+        "002",
+        "003",
+        "rungs at",
+        "5 trials",
+        "estimate: about",
+        "validation clips: diff",
+    ):
         assert text in printed
     assert printed.endswith("nothing was run\n")
     assert "004 " not in printed
