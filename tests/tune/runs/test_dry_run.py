@@ -28,12 +28,6 @@ RUNGS = (1024, 3072, 9216)
 SETTINGS = SchedulerSettings()
 
 
-def test_an_estimate_lies_between_chance_and_the_whole_budget_for_all() -> None:
-    chance, middle, whole = (estimate_samples(SETTINGS, RUNGS, 12, power=power) for power in (1, 0.6, 0))
-    assert 12 * RUNGS[0] < chance < middle < whole == 12 * RUNGS[-1]
-    assert estimate_samples(SETTINGS, (9216,), 4) == 4 * 9216, "one rung saves nothing"
-
-
 def test_by_chance_as_many_go_on_as_asha_lets() -> None:
     """Of six at a rung the first two, then 1/3, 1/4, 1/5 and 2/6 of a trial; of these again."""
     on = 2 + 1 / 3 + 1 / 4 + 1 / 5 + 2 / 6
@@ -135,20 +129,13 @@ def test_disk_for_features_is_told_first(tmp_path: Path, capsys: pytest.CaptureF
             assert not list(disk.iterdir())
     assert not (tmp_path / "experiments").exists()
     cache = tmp_path / "cache"
-    words += [
-        "--set",
-        f"cache_dir={cache}",
-        "--dry-run",
-        "--set",
-        "max_train_clips=100",
-        "--set",
-        "max_eval_clips=40",
-    ]
+    settings: dict[str, Any] = {"cache_dir": str(cache), "max_train_clips": 40, "max_eval_clips": 16}
+    words += ["--dry-run", *(f"--set={name}={value}" for name, value in settings.items())]
     assert main(words) == 0
     told = r"features: those of (\d+) clips take about (\S+) GB in \S+, which has \S+ GB free"
     found = re.search(told, " ".join(capsys.readouterr().out.split()))
     assert found
-    data = prepare(TrainConfig(cache_dir=str(cache), max_train_clips=100, max_eval_clips=40))
+    data = prepare(TrainConfig(**settings))
     real = sum(path.stat().st_size for path in data.folder.glob("*.f16"))
     assert int(found[1]) == data.total
     assert float(found[2]) * 1e9 == pytest.approx(real, rel=0.1)

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tune.experiments.events import TrialsOver
-from tune.runs.ray_tune import RayScheduler, RaySearcher, RayStopper
+from tune.runs.ray_tune import RaySearcher, RayStopper
 from tune.search.records import Records
 from tune.search.searcher import Repeater
-
-
-def test_ray_lets_trials_go_on_and_passes_evaluations_with_the_trials_own_number() -> None:
-    heard: list[tuple[str, dict[str, Any]]] = []
-    ends: list[str] = []
-    scheduler = RayScheduler(
-        lambda trial_id, result: heard.append((trial_id, result)), lambda: ends.append("")
-    )
-    trial = SimpleNamespace(trial_id="8f3a2_00004", config={"trial_id": "007", "dropout": 0.1})
-    result = {"samples_seen": 100, "wer": 20.0}
-    assert scheduler.on_trial_result(None, trial, result) == "CONTINUE"
-    assert (heard, ends) == ([("007", result)], [])
-    scheduler.on_trial_complete(None, trial, result)
-    scheduler.on_trial_error(None, trial)
-    assert len(ends) == 2
 
 
 def test_a_budgets_end_waits_a_minute_for_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,13 +37,3 @@ def test_no_trial_begins_while_a_budgets_end_waits() -> None:
     assert searcher.suggest("a") == {"seed": 1, "trial_id": "001-r1"}
     assert not stopper.stop_all()
     assert searcher.suggest("b") is None
-
-
-def test_ray_is_told_what_is_left_and_pickles_no_log() -> None:
-    searcher = RaySearcher(Repeater({"001-r1": {"seed": 1}, "001-r2": {"seed": 2}}, Records(), lambda: 1))
-    assert searcher.suggest("a") == {"seed": 1, "trial_id": "001-r1"}
-    assert searcher.suggest("b") is None, "no room"
-    searcher.on_trial_complete("a")
-    assert searcher.suggest("b") == {"seed": 2, "trial_id": "001-r2"}
-    assert searcher.suggest("c") == searcher.FINISHED
-    assert pickle.loads(pickle.dumps(searcher)) == "see events.jsonl"

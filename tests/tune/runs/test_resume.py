@@ -26,8 +26,8 @@ from tune.experiments.storage import Storage
 from tune.search.budgets import Budgets
 from tune.search.guards import Guard
 
-WORDS = "--space lr_batch --experiment killed --trials 2 --epochs 4 --finalists 0 --max-concurrent 1"
-WORDS += " --keep-checkpoints all"
+SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\ntrain_batch_size: 8\n"
+WORDS = "--experiment killed --trials 2 --epochs 4 --finalists 0 --max-concurrent 1 --keep-checkpoints all"
 HOMES = ("first", "other", "second")
 """Machines with nothing but what they make."""
 
@@ -61,7 +61,9 @@ def test_a_search_on_s3_goes_on_without_local_files(tmp_path: Path, monkeypatch:
         homes = {
             name: {"HOME": str(tmp_path / name), "XDG_CACHE_HOME": str(tmp_path / name)} for name in HOMES
         }
-        search = Search(tmp_path / "first", *WORDS.split(), *QUICK, *place, **homes["first"])
+        (tmp_path / "space.yaml").write_text(SPACE)
+        words = ["--space", str(tmp_path / "space.yaml"), *WORDS.split(), *QUICK, *place]
+        search = Search(tmp_path / "first", *words, **homes["first"])
         search.wait_for(lambda: half_done(state(folder)))
         search.kill()
         before = state(folder)
@@ -87,7 +89,7 @@ def test_a_search_on_s3_goes_on_without_local_files(tmp_path: Path, monkeypatch:
         other = next(name for name in after if name != results["best"]["trial_id"])
         assert main(["export", "killed", "--trial", other, "--output", str(tmp_path / "model"), *place]) == 0
         assert json.loads((tmp_path / "model" / "evaluation.json").read_text())["trial_id"] == other
-        assert main([*WORDS.split(), *place]) == 2, "the experiment exists already"
+        assert main(words) == 2, "the experiment exists already"
         names = folder.store.files("killed")
         assert not [name for name in names if name.endswith(".f16")], "features do not belong there"
         texts = [name for name in names if not name.endswith((".safetensors", ".pt"))]

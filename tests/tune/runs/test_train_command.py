@@ -62,11 +62,8 @@ def test_the_settings_that_are_shown_are_those_that_are_trained(here: Path) -> N
 MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "file missing": (["none.yaml"], ["none.yaml", "cannot be read"]),
     "unknown setting": (["wrong.yaml"], ["wrong.yaml", "learning_rat", "learning_rate"]),
-    "value out of range": (["range.yaml"], ["range.yaml", "dropout", "0.9"]),
-    "unknown set": (["--set", "drop_out=1"], ["drop_out", "dropout"]),
     "workers by set": (["--set", "workers=2"], ["--workers"]),
     "file and resume": (["good.yaml", "--resume", "earlier"], ["CONFIG", "--resume", "earlier"]),
-    "workers and resume": (["--resume", "earlier", "--workers", "2"], ["--workers", "--resume"]),
     "resume of a search": (["--resume", "earlier"], ["earlier", "tune-whisper --resume earlier"]),
     "resume of nothing": (["--resume", "earler"], ["earler", "earlier"]),
     "from nothing": (["--from", "earler"], ["earler", "earlier"]),
@@ -79,15 +76,10 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ["--from", "earlier", "--on", "train+validation"],
         ["--on train+validation", "no test split", "leave --on away"],
     ),
-    "no workers": (["--workers", "0"], ["--workers 0", "at least 1"]),
-    "two gpus each": (["--gpus-per-worker", "2"], ["--gpus-per-worker 2", "--workers"]),
     "shared gpu": (["--gpus-per-worker", "0.5", "--workers", "2"], ["--gpus-per-worker 0.5", "--workers 1"]),
     "name taken": (["--name", "earlier"], ["--name earlier", "exists", "--resume earlier"]),
     "bad name": (["--name", "a b"], ["--name 'a b'"]),
-    "unknown model": (["--model", "whisper-gigantic"], ["whisper-gigantic", "large-v3-turbo"]),
-    "missing data": (["--data", "/no/such/data"], ["/no/such/data"]),
     "no deepspeed file": (["--deepspeed", "none.json"], ["--deepspeed", "none.json", "ds_config.json"]),
-    "store away": (["--tracking-uri", "http://127.0.0.1:9"], ["127.0.0.1:9"]),
 }
 """Arguments of each mistake, and what its line must say."""
 
@@ -95,7 +87,6 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_clear_line(name: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "wrong.yaml").write_text("learning_rat: 1e-4\n")
-    (here / "range.yaml").write_text("dropout: 2\n")
     (here / "good.yaml").write_text("dropout: 0.1\n")
     earlier_search(here)
     words, expected = MISTAKES[name]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from pathlib import Path
 
@@ -25,7 +23,6 @@ from tune.search.finalists import (
 from tune.search.records import Outcome, Records, role_of
 from tune.search.scheduler import TRIAL_ID
 from tune.search.searcher import Repeater
-from tune.util.plain import restored
 
 RATE = "learning_rate"
 CLIPS, WORDS = 400, 10
@@ -109,19 +106,6 @@ def test_repeats_are_handed_out_as_there_is_room() -> None:
     assert not repeater.exhausted
     assert suggested(repeater, "d", "e") == ["001-r2", None]
     assert repeater.exhausted
-
-
-def test_resumed_half_way() -> None:
-    """One had ended and one failed for good; the one that ran goes on under its name, the last is yet to begin."""
-    settings = repeat_settings(
-        choose_finalists(trials((12.0, "completed"), (9.0, "completed")), 2), 2, seed=0
-    )
-    repeats = Records()
-    repeats.start("002-r1", settings["002-r1"]).end("completed")
-    repeats.start("001-r1", settings["001-r1"])
-    repeats.start("002-r2", settings["002-r2"]).end("failed")
-    repeater = Repeater(settings, repeats, lambda: 4)
-    assert suggested(repeater, "a", "b", "c") == ["001-r1", "001-r2", None]
 
 
 def repeats(wers: list[float], *, seed: int = 0, clips: int = CLIPS) -> list[Repeat]:
@@ -279,19 +263,6 @@ def test_without_the_clips_errors_seeds_alone_make_the_interval() -> None:
     partly = judge_finalists({"001": first, "002": [*second[:1], *without_clips(second[1:])]})
     width, most = (found[1] - found[0] for found in (interval(partly), interval(whole)))
     assert 2 * half < width < 1.3 * most
-
-
-def test_a_verdict_is_the_same_each_time_and_plain() -> None:
-    found = {"001": repeats([15.0, 15.4]), "002": repeats([15.5, 15.1], seed=2)}
-    verdict = judge_finalists(found)
-    assert verdict == judge_finalists(found)
-    saved = json.loads(json.dumps(dataclasses.asdict(verdict)))
-    assert saved["winner"] == verdict.winner
-    assert set(saved["standings"][0]) == {
-        *("trial_id", "runs", "values", "mean", "sd", "seconds", "difference", "interval", "tied"),
-        "mean_interval",
-    }
-    assert restored(Verdict, saved) == verdict
 
 
 @pytest.mark.parametrize("space_seed", [None, 0, 1, 7])
