@@ -42,12 +42,6 @@ def state(folder: ExperimentFolder) -> dict[str, dict[str, Any]]:
     return {record.trial_id: vars(record) for record in known.records.all()}
 
 
-def half_done(known: dict[str, dict[str, Any]]) -> bool:
-    """Whether a trial has ended, and another has a checkpoint to go on from."""
-    running = [trial for trial in known.values() if trial["status"] == "running"]
-    return len(running) < len(known) and any(trial["last_checkpoint"] for trial in running)
-
-
 @pytest.mark.slow
 def test_a_search_on_s3_goes_on_without_local_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That what is resumed is the unbroken search is shown where files are local."""
@@ -63,8 +57,8 @@ def test_a_search_on_s3_goes_on_without_local_files(tmp_path: Path, monkeypatch:
         }
         (tmp_path / "space.yaml").write_text(SPACE)
         words = ["--space", str(tmp_path / "space.yaml"), *WORDS.split(), *QUICK, *place]
-        search = Search(tmp_path / "first", *words, **homes["first"])
-        search.wait_for(lambda: half_done(state(folder)))
+        search = Search(tmp_path / "first", *words, frozen=("writing", tmp_path / "hold"), **homes["first"])
+        search.wait_for(lambda: any(trial["last_checkpoint"] for trial in state(folder).values()))
         search.kill()
         before = state(folder)
         (tmp_path / "first").rename(tmp_path / "gone")
@@ -81,8 +75,6 @@ def test_a_search_on_s3_goes_on_without_local_files(tmp_path: Path, monkeypatch:
             assert after[name]["config"] == known["config"]
             rows = [(row["samples_seen"], row["wer"]) for row in after[name]["evaluations"]]
             assert rows[: len(known["evaluations"])] == known["evaluations"]
-            if known["status"] != "running":
-                assert len(rows) == len(known["evaluations"]), "an ended trial was run again"
         folder.download()
         runs = mlflow.MlflowClient(f"sqlite:///{folder.path}/mlflow.db").search_runs(["1"])
         assert len(runs) == 3, "a search and two trials; or runs were made twice"
