@@ -128,16 +128,17 @@ def _checked(text: str, parts: urllib.parse.SplitResult) -> str:
     place = shown.partition("?")[0]
     if place != named.partition("?")[0]:
         raise _credentials(place)
-    if scheme in QUERY_KEYS:
-        given = urllib.parse.parse_qs(parts.query, keep_blank_values=True)
-        unknown = sorted(set(given) - set(QUERY_KEYS[scheme]))
-        if unknown or parts.fragment:
-            raise StorageError(
-                f"--storage {place}: after ? only {', '.join(QUERY_KEYS[scheme])} are allowed, "
-                f"not {', '.join(unknown) or '#'}"
-            )
-    else:
-        _check_fsspec(place, scheme)
+    if scheme not in QUERY_KEYS:
+        raise StorageError(
+            f"--storage {place}: {scheme}:// cannot be used here; give a folder, s3://bucket/prefix or gs://bucket/prefix"
+        )
+    given = urllib.parse.parse_qs(parts.query, keep_blank_values=True)
+    unknown = sorted(set(given) - set(QUERY_KEYS[scheme]))
+    if unknown or parts.fragment:
+        raise StorageError(
+            f"--storage {place}: after ? only {', '.join(QUERY_KEYS[scheme])} are allowed, "
+            f"not {', '.join(unknown) or '#'}"
+        )
     if shown != named:
         raise _credentials(place)
     path = "/".join(part for part in parts.path.split("/") if part)
@@ -149,17 +150,3 @@ def _credentials(shown: str) -> StorageError:
     return StorageError(
         f"--storage {shown}: holds credentials, which would be written to files; give them by the environment"
     )
-
-
-def _check_fsspec(text: str, scheme: str) -> None:
-    """Refuse what neither pyarrow nor fsspec can open here."""
-    try:
-        import fsspec
-
-        fsspec.get_filesystem_class(scheme)
-    except (ImportError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise StorageError(
-            f"--storage {text}: {scheme}:// cannot be used here ({reason}); "
-            "give a folder, s3://bucket/prefix or gs://bucket/prefix"
-        ) from error

@@ -150,7 +150,7 @@ class Analysis:
 
     @functools.cached_property
     def seeds(self) -> Noise:
-        """The noise between seeds: the usual one, with what the finalists show of it."""
+        """The noise between seeds: what the finalists show of it, else the usual one."""
         return seed_noise(self.experiment.verdict.standings if self.experiment.verdict else ())
 
     @property

@@ -158,6 +158,33 @@ def look_at_clips(config: TrainConfig, *, augments: bool = False) -> tuple[ClipT
     return table, notes
 
 
+_APART = 0.1
+"""The share of words that one of two trained models has wrong and the other right, assumed before any is trained."""
+
+
+def what_clips_show(base: TrainConfig, table: ClipTable) -> str:
+    """What differences between trials the validation clips can show, in one line: `22 validation clips: ...`.
+
+    The 95 % interval of the difference between two models, `_APART` as far as they would be in each clip.
+    """
+    import numpy as np
+
+    from trainer.scoring.intervals import LEAST, ratio
+    from trainer.scoring.normalizers import make_normalizer
+
+    normalizer = make_normalizer(base)
+    lengths = np.array([len(normalizer(clip.text).split()) for clip in table.splits["validation"]], float)
+    lengths = lengths[lengths > 0]
+    known = f"{len(lengths):,} validation clips"
+    if len(lengths) < LEAST:
+        return f"{known}: too few to show any difference"
+    signs = np.where(np.arange(len(lengths)) % 2, 1.0, -1.0)
+    _, error, quantile = ratio(signs * np.sqrt(_APART * lengths), lengths)
+    points, needed = 100 * quantile * error, len(lengths) * (196 * error) ** 2
+    told = f"{known}: differences under {points:.{0 if points >= 1.95 else 1}f} points are noise"
+    return told if points <= 1 else f"{told}; about {float(f'{needed:.1g}'):,.0f} clips tell 1 point"
+
+
 def prepare_features(
     base: TrainConfig,
     console: Console,

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from trainer.scoring.translation import TRANSLATE
 from tune.cluster.session import this_machine
 from tune.experiments.mlflow_store import check_store
-from tune.runs.data import describe_guard, load_guards, look_at_clips, say_disk_needed
+from tune.runs.data import describe_guard, load_guards, look_at_clips, say_disk_needed, what_clips_show
 from tune.search.budgets import describe_duration
 from tune.search.records import Records
 from tune.search.scheduler import TRIAL_ID, describe_rungs
@@ -118,6 +119,8 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
         console,
         f"data: {', '.join(f'{count:,} {name}' for name, count in counts.items())} clips, before their audio is read",
     )
+    if plan.base.task != TRANSLATE:
+        say(console, what_clips_show(plan.base, table))
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     plan = dataclasses.replace(plan, base=with_samples(plan.base, table.stream))
     by_wer = plan.by_base_wer()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from rich.console import Console
 
 from trainer.data.kept_splits import SPLITS_FILE
+from trainer.scoring.translation import TRANSLATE
 from tune.cluster.progress_channel import start_channel
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, check_shared, gpu_precision, joined_address, ray_session
@@ -35,6 +36,7 @@ from tune.runs.data import (
     prepare_features,
     prepare_guards,
     say_disk_needed,
+    what_clips_show,
 )
 from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
@@ -110,6 +112,8 @@ class Session(Generic[PlanT]):
             plan.check_fit(resources)
             for line in plan.describe(resources):
                 say(console, line)
+            if plan.kind == "search" and plan.base.task != TRANSLATE:
+                say(console, what_clips_show(plan.base, table))
             data = prepare_features(plan.base, console, table, augments=plan.augments)
             splits = b"" if resumed or data.stream else data.encode_splits(table)
             del table  # of a million clips it takes gigabytes

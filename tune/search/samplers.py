@@ -65,10 +65,10 @@ def tpe(space: SearchSpace, seed: int) -> TPESampler:
         return PriorTPESampler(
             seed=seed,
             n_startup_trials=settings.startup_trials,
-            n_ei_candidates=settings.ei_candidates,
-            multivariate=settings.multivariate,
-            group=settings.multivariate and bool(space.deciding),
-            constant_liar=settings.constant_liar,
+            n_ei_candidates=24,  # all is named, since defaults differ between versions
+            multivariate=True,
+            group=bool(space.deciding),
+            constant_liar=True,
         )
 
 

@@ -27,18 +27,12 @@ class SchedulerSettings:
 
 @dataclasses.dataclass(frozen=True)
 class SearcherSettings:
-    """Optuna's samplers; every setting of TPE is passed explicitly, since defaults differ between versions."""
+    """Optuna's samplers."""
 
     startup_trials: int = 10
     """Trials sampled at random before the model of good settings is used."""
     gp_trials: int = 25
     """Up to so many trials a Gaussian process proposes, which needs fewer of them; TPE after that; 0 is TPE alone."""
-    multivariate: bool = True
-    """Model the parameters together, so that pairs such as learning rate and batch size are learned."""
-    constant_liar: bool = True
-    """Count failed trials, and running ones before their first rung, as poor: others at the same time differ."""
-    ei_candidates: int = 24
-    """Candidates among which the sampler picks the most promising."""
 
 
 #: Least and greatest value of each number; the factor must be above 1.
@@ -50,7 +44,6 @@ LIMITS: dict[str, tuple[float, float]] = {
     "rising_rungs": (0, 100),
     "startup_trials": (1, 100_000),
     "gp_trials": (0, 200),
-    "ei_candidates": (1, 100_000),
 }
 
 
@@ -60,13 +53,8 @@ def check_setting(default: object, name: str, value: Any) -> Any:
     Raises:
         ValueError: the value has the wrong type or is out of range; the message says what is allowed.
     """
-    kind = type(default)
+    kind, (low, high) = type(default), LIMITS[name]
     number = convert(kind, value)
-    if kind is bool:
-        if number is None:
-            raise ValueError("must be true or false")
-        return number
-    low, high = LIMITS[name]
     if number is None or not low <= number <= high:
         whole = "a whole number" if kind is int else "a number"
         raise ValueError(f"must be {whole} from {low:g} to {high:g}")

@@ -67,9 +67,19 @@ def first_line(error: BaseException) -> str:
 
 
 def error_line(report: str) -> str:
-    """The line of Ray's failure report, or a message, that names the error: a traceback's last, else the first."""
+    """The line of Ray's failure report, or a message, that names the error: a traceback's last, else the first.
+
+    Ray's memory monitor ends a worker where a node's main memory runs out, and says it in four lines.
+    """
     if "Failure #" in report:  # the line with the last failure's number and time says nothing of it
         report = report.rsplit("Failure #", maxsplit=1)[-1].partition("\n")[2] or report
+    if "node running low on memory" in report:
+        node = re.search(r"Memory on the node \(IP: ([^,)]+)", report)
+        where = f"node {node[1]}" if node else "its node"
+        return (
+            f"main memory (RAM) ran out on {where}, and Ray ended the process; run fewer trials at a time "
+            "(--max-concurrent) or on nodes with more memory: smaller batches do not help"
+        )
     lines = [line for line in report.splitlines() if line.strip()]
     named = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit|Interrupt)\b.*:", line)]
     return named[-1] if named else lines[0] if lines else "unknown error"

@@ -59,6 +59,7 @@ def test_what_is_resumed_holds_no_gpu_that_no_worker_uses(
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_a_gpu_that_torch_cannot_use_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ learning_rate: {type: float, low: 1e-4, high: 2e-3, log: true}
 train_batch_size: 8
 scheduler: {min_trials_per_rung: 9}
 """
-"""Nothing is stopped early: two of three trials run side by side for as long as one takes, whatever else happens."""
+"""Nothing is stopped early: two trials run side by side for as long as one takes, whatever else happens."""
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def test_a_node_is_killed_and_another_joins(tmp_path: Path) -> None:
     space.write_text(SPACE)
     with Nodes(cpus=0) as nodes:
         first = nodes.add(cpus=1)
-        words = ["--space", str(space), "--trials", "3", "--epochs", "10"]
+        words = ["--space", str(space), "--trials", "2", "--epochs", "5"]
         process = search_nodes(tmp_path, "nodes", nodes.address, *words)
         wait_for(lambda: any(trial["last_checkpoint"] for trial in running(log)), process)
         nodes.suspend(first)  # however long the other node takes: the trial does not end before
@@ -50,7 +50,7 @@ def test_a_node_is_killed_and_another_joins(tmp_path: Path) -> None:
         nodes.kill(first)
         output = finish(process)
         ended = trials(tmp_path, "nodes")
-        assert len(ended) == 3
+        assert len(ended) == 2
         assert {trial["status"] for trial in ended} == {"completed"}
         assert re.search(r"trial 00\d failed and goes on from its checkpoint at epoch", output)
         seen = [evaluation["samples_seen"] for evaluation in ended[0]["evaluations"]]

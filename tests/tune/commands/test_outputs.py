@@ -78,7 +78,9 @@ runpy.run_module({package!r}, run_name="__main__")
 
 
 def test_ctrl_c_in_the_midst_of_a_training(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("model: demo\ndata: demo\nepochs: 4\noutput_dir: out\n")
+    (tmp_path / "config.yaml").write_text(
+        "model: demo\ndata: demo\nmax_train_clips: 48\nmax_eval_clips: 8\nepochs: 400\noutput_dir: out\n"
+    )
     process = start("trainer", "config.yaml", stdout=subprocess.PIPE, cwd=tmp_path)
     assert process.stdout is not None
     assert any(line.startswith("before: ") for line in process.stdout)

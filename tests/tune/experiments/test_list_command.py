@@ -130,12 +130,7 @@ def damage_line(folder: Path, number: int) -> None:
 DAMAGES = {
     "no settings": lambda folder: (folder / "experiment.yaml").unlink(),
     "broken settings": lambda folder: (folder / "experiment.yaml").write_text("a: [1,\nb: 2\n"),
-    "settings of something else": lambda folder: (folder / "experiment.yaml").write_text("a: 1\n"),
-    "no text": lambda folder: (folder / "experiment.yaml").write_bytes(b"\xff\xfe\x00a"),
     "a line of the log": lambda folder: damage_line(folder, 5),
-    "a line is missing": lambda folder: (folder / EVENTS_FILE).write_bytes(
-        (folder / EVENTS_FILE).read_bytes().partition(b"\n")[2]
-    ),
 }
 
 

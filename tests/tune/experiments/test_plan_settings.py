@@ -51,18 +51,6 @@ def test_a_search(
     assert [path.name for path in here.iterdir()] == ["space.yaml"]
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [(["--set", "optimizer=adamw_8bit"], MISSING), (["--set", "optimizer=adafactor", "--deepspeed"], ENGINE)],
-)
-def test_a_training(here: Path, capfd: pytest.CaptureFixture[str], words: list[str], expected: str) -> None:
-    assert main(["train", *words]) == 2
-    lines = [line for line in capfd.readouterr().err.splitlines() if line.strip()]
-    assert len(lines) == 1
-    assert expected in lines[0]
-    assert list(here.iterdir()) == []
-
-
 def test_a_job_has_the_package_installed(here: Path) -> None:
     """It is the cluster that needs it, not the machine that sends the job."""
     (here / "space.yaml").write_text(LR + "optimizer: {type: choice, values: [adamw, adamw_8bit]}")

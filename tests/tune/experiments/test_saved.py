@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 from made_experiments import change, made_trial, write_experiment
-from made_logs import MadeLog, training_settings
 
 from tune.experiments.models import open_model
 from tune.experiments.plan import SearchRequest
-from tune.experiments.saved import find_experiment, load_saved
+from tune.experiments.saved import load_saved
 from tune.experiments.storage import Storage
 from tune.experiments.training_plan import TrainRequest, make_train_plan
-from tune.runs.resume import load_search, load_training
+from tune.runs.resume import load_search
 
 
 def resumed_search(storage: Storage) -> str:
@@ -23,24 +22,8 @@ def resumed_search(storage: Storage) -> str:
     return resumed.plan.base.cache_dir
 
 
-def resumed_training(storage: Storage) -> str:
-    log = MadeLog(storage.experiment("alone").path, **training_settings())
-    log.session(kind="training", trials=1)
-    log.begin("001")
-    log.close()
-    move(log.folder)
-    resumed = load_training(TrainRequest(storage=storage), "alone")
-    resumed.experiment.close()
-    return resumed.plan.base.cache_dir
-
-
 def training_from(storage: Storage) -> str:
     return make_train_plan(TrainRequest(storage=storage, origin="made")).base.cache_dir
-
-
-def exported(storage: Storage) -> str:
-    saved = load_saved(find_experiment("made", storage))
-    return saved.config(saved.best).cache_dir
 
 
 def move(folder: Path) -> None:
@@ -51,7 +34,7 @@ def move(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("command", [resumed_search, resumed_training, training_from, exported])
+@pytest.mark.parametrize("command", [resumed_search, training_from])
 def test_on_another_machine_features_go_where_they_can(
     command: Callable[[Storage], str], tmp_path: Path
 ) -> None:

@@ -56,7 +56,6 @@ def move_to_machine(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         ("s3://key:hush@bucket/prefix", "holds credentials"),
         ("s3://key:hu/sh@bucket/prefix", "holds credentials"),
         ("gs://bucket/p?endpoint_override=http://me:hush@host", "holds credentials"),
-        ("memory://bucket/p?sig=hush", "holds credentials"),
         ("s3://bucket/p?access_key=hush", "endpoint_override, scheme, region"),
         ("ftps3://bucket/prefix", "ftps3:// cannot be used here"),
         ("", "is empty"),
@@ -267,31 +266,6 @@ def until(seen: Any, seconds: float = 200) -> None:
     while not seen():
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def test_a_store_through_fsspec() -> None:
-    storage = Storage.parse("memory://box/a")
-    storage.check()
-    folder = storage.experiment("one")
-    folder.path.mkdir(parents=True)
-    (folder.path / "experiment.yaml").write_text("x")
-    folder.upload()
-    assert storage.names() == ["one"]
-    assert "storage_filesystem" in folder.ray_storage()
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "http://127.0.0.1:9/x",  # cannot be written
-        "ftp://127.0.0.1:9/x",  # away
-        "dbfs://box/x",  # an address that lacks what the client must have
-        "filecache://box/x",
-    ],
-)
-def test_a_store_through_fsspec_that_cannot_be_used(address: str) -> None:
-    with pytest.raises(StorageError, match=f"--storage {address}: "):
-        Storage.parse(address).check()
 
 
 def test_names_that_lead_out_are_refused(tmp_path: Path) -> None:

@@ -205,6 +205,7 @@ def test_what_a_cluster_has_and_has_not(
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 @pytest.mark.skipif(RAY_VERSION < (2, 52), reason="Ray has token authentication from 2.52 on")
 def test_rays_own_token(tmp_path: Path) -> None:
     for name, token in (("token", PLANTED), ("wrong", "x" * 64)):

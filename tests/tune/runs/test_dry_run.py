@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import soundfile
 from small_disks import mounted
@@ -17,7 +18,7 @@ from tune.cli import main
 from tune.cluster.resources import TrialResources
 from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
 from tune.experiments.storage import Storage
-from tune.runs.data import look_at_clips
+from tune.runs.data import look_at_clips, what_clips_show
 from tune.runs.dry_run import describe_cost, estimate_samples
 from tune.space.settings import SchedulerSettings
 from tune.util.errors import UserError
@@ -25,12 +26,6 @@ from tune.workers.inputs import shared_folders
 
 RUNGS = (1024, 3072, 9216)
 SETTINGS = SchedulerSettings()
-
-
-def test_an_estimate_lies_between_chance_and_the_whole_budget_for_all() -> None:
-    chance, middle, whole = (estimate_samples(SETTINGS, RUNGS, 12, power=power) for power in (1, 0.6, 0))
-    assert 12 * RUNGS[0] < chance < middle < whole == 12 * RUNGS[-1]
-    assert estimate_samples(SETTINGS, (9216,), 4) == 4 * 9216, "one rung saves nothing"
 
 
 def test_by_chance_as_many_go_on_as_asha_lets() -> None:
@@ -60,6 +55,27 @@ def test_batches_under_conditions_are_those_that_a_trial_can_have(tmp_path: Path
     plan = make_plan(SearchRequest(space=str(path), trials=8, storage=storage))
     assert plan.batch_sizes == [8, 16, 24, 32]
     assert plan.budget(100) == 320
+
+
+@pytest.mark.parametrize(
+    ("clips", "words", "told"),
+    [
+        (4, 10, "4 validation clips: too few to show any difference"),
+        (22, 5, "22 validation clips: differences under 6 points are noise; about 800 clips tell 1 point"),
+        (500, 10, "500 validation clips: differences under 0.9 points are noise"),
+    ],
+)
+def test_what_the_clips_can_show(clips: int, words: int, told: str) -> None:
+    """Of models that differ in a tenth of the words, by chance, 95 of 100 pairs lie within what is called noise."""
+    rows: Any = [SimpleNamespace(text=" ".join(["Door,"] * words))] * clips
+    assert (
+        what_clips_show(TrainConfig(language="en"), cast(Any, SimpleNamespace(splits={"validation": rows})))
+        == told
+    )
+    if " under " in told:
+        points = float(told.split(" under ")[1].split(maxsplit=1)[0])
+        drawn = np.random.default_rng(0).choice([-1, 0, 1], (2000, clips * words), p=[0.05, 0.9, 0.05])
+        assert 0.93 < (100 * abs(drawn.mean(axis=1)) <= points).mean() < 0.98
 
 
 def test_the_cost_in_words() -> None:
@@ -113,20 +129,13 @@ def test_disk_for_features_is_told_first(tmp_path: Path, capsys: pytest.CaptureF
             assert not list(disk.iterdir())
     assert not (tmp_path / "experiments").exists()
     cache = tmp_path / "cache"
-    words += [
-        "--set",
-        f"cache_dir={cache}",
-        "--dry-run",
-        "--set",
-        "max_train_clips=100",
-        "--set",
-        "max_eval_clips=40",
-    ]
+    settings: dict[str, Any] = {"cache_dir": str(cache), "max_train_clips": 40, "max_eval_clips": 16}
+    words += ["--dry-run", *(f"--set={name}={value}" for name, value in settings.items())]
     assert main(words) == 0
     told = r"features: those of (\d+) clips take about (\S+) GB in \S+, which has \S+ GB free"
     found = re.search(told, " ".join(capsys.readouterr().out.split()))
     assert found
-    data = prepare(TrainConfig(cache_dir=str(cache), max_train_clips=100, max_eval_clips=40))
+    data = prepare(TrainConfig(**settings))
     real = sum(path.stat().st_size for path in data.folder.glob("*.f16"))
     assert int(found[1]) == data.total
     assert float(found[2]) * 1e9 == pytest.approx(real, rel=0.1)

@@ -14,7 +14,6 @@ from test_state_machine import BEGUN, RESOURCES, RUNGS, made_search
 from tune.experiments.events import (
     Evaluated,
     FinalRoundCut,
-    SearchEnded,
     TrialEnded,
     TrialProposed,
     TrialsOver,
@@ -26,7 +25,7 @@ from tune.experiments.plan import SearchRequest
 from tune.experiments.saved import load_saved
 from tune.runs import finish as finish_module
 from tune.runs.averages import measure_average
-from tune.runs.final_round import compare, plan_final_round, remove_dropped
+from tune.runs.final_round import compare, plan_final_round
 from tune.runs.finish import find_finished, finish
 from tune.runs.resume import load_search
 from tune.runs.session import check_same_data, session_started
@@ -174,59 +173,6 @@ def test_a_finalist_without_a_completed_repeat_is_not_beaten(tmp_path: Path) -> 
     assert search.weights() == {"001", "002", "002-r1"}
 
 
-def test_going_on_drops_nothing_that_is_better(tmp_path: Path) -> None:
-    """Going on again after an interruption removes only what the log says to be dropped."""
-    search = Search(tmp_path)
-    search.train_all(t001=30.0, t002=40.0)
-    search.trials_over()
-    search.end()
-    assert search.weights() == {"001"}
-    search.resume("--trials", trials=4)
-    search.train("003", 20.0)
-    search.train("004", 25.0, open_=True)
-    search.end()  # Ctrl-C
-    for _ in range(2):
-        search.resume()
-        remove_dropped(search.experiment, pytest.fail)
-        search.experiment.close()
-    assert search.weights() == {"001", "003-2", "004-2"}
-
-
-def test_a_final_round_that_fails_drops_nothing(tmp_path: Path) -> None:
-    search = Search(tmp_path, finalists=1, repeats=3)
-    search.train_all(t001=30.0, t002=40.0)
-    for name in search.trials_over():
-        search.train(name, None)
-    found = search.end("failures")
-    assert (found["ended_by"]["reason"], found["best"]["run"]) == ("failures", "001")
-    assert search.weights() == {"001", "002"}
-
-
-def test_a_session_that_broke_goes_on(tmp_path: Path) -> None:
-    """Its end is in the log, and nothing of it makes the search finished."""
-    search = Search(tmp_path, trials=8)
-    search.train("001", 30.0)
-    search.experiment.log.append(SearchEnded(status="failed", text="RuntimeError"))
-    search.experiment.close()
-    find_finished("x", search.storage)
-    assert read_log(search.folder / EVENTS_FILE).something_is_left
-    resumed = load_search(SearchRequest(space="", trials=8, storage=search.storage), "x", [])
-    assert not resumed.only_finish
-    resumed.experiment.close()
-
-
-def test_finalists_that_are_not_wanted_any_more_hold_up_nothing(tmp_path: Path) -> None:
-    search = Search(tmp_path, finalists=2, repeats=2)
-    search.train_all(t001=30.0, t002=31.0)
-    search.trials_over()
-    search.train("001-r1", 32.0)
-    search.end()  # Ctrl-C
-    search.resume("--finalists", finalists=0)
-    assert search.trials_over() == []
-    assert not search.end()["interrupted"]
-    assert len(search.weights()) == 1
-
-
 def test_those_that_lost_do_not_come_back(tmp_path: Path) -> None:
     """Weights of the beaten are gone: a later round compares the winner with what is new."""
     search = Search(tmp_path, finalists=2, repeats=1)
@@ -262,16 +208,6 @@ def test_whoever_finds_the_end_undone_does_it(tmp_path: Path) -> None:
     assert search.weights() == {"001"}
     with pytest.raises(ExperimentError, match="all its 2 trials have ended"):
         load_search(SearchRequest(space="", trials=8, storage=search.storage), "x", [])
-
-
-def test_something_can_be_exported_while_it_runs(tmp_path: Path) -> None:
-    search = Search(tmp_path)
-    search.train("001", 30.0, open_=True)
-    saved = load_saved(find_finished("x", search.storage))
-    assert saved.best.trial_id == "001"
-    with saved.checkpoint(saved.best) as checkpoint:
-        assert (checkpoint / "model.safetensors").is_file()
-    assert read_log(search.folder / EVENTS_FILE).ended is None, "it runs: nobody finished it"
 
 
 def test_only_what_is_given_again_changes(tmp_path: Path) -> None:

@@ -189,16 +189,13 @@ def checkpoints(experiment: Path) -> set[tuple[str, str]]:
     return {(re.sub("-[234]$", "", path.parent.name), path.name) for path in found}
 
 
-def test_killed_in_a_save_with_a_truncated_checkpoint_and_at_its_end_it_is_unbroken(tmp_path: Path) -> None:
+def test_killed_in_a_save_and_with_a_truncated_checkpoint_it_is_unbroken(tmp_path: Path) -> None:
     """The second checkpoint of trial 001 is half, or whole without its seal, or whole and not told of.
 
-    Going on from the first, it is killed as soon as it has another, which is then cut. Then it is killed again, at a
-    drawn event of its final round or end.
+    Going on from the first, it is killed as soon as it has another, which is then cut.
     """
-    chance = random.Random(SEED)
-    where = chance.choice(["writing", "naming", "telling"])
-    last = chance.choice(["FinalRoundPlanned", "FinalistsCompared", "ExportChosen", "ResultsWritten"])
-    print(f"SEED={SEED}, {where}, {last}")
+    where = random.Random(SEED).choice(["writing", "naming", "telling"])
+    print(f"SEED={SEED}, {where}")
     folder, hold = tmp_path / "search", tmp_path / "hold"
     search, experiment = begin(folder, frozen=(where, hold)), folder / "experiments" / NAME
     search.wait_for((hold / "there").exists)
@@ -214,11 +211,9 @@ def test_killed_in_a_save_with_a_truncated_checkpoint_and_at_its_end_it_is_unbro
     assert "damaged" not in search.log
     saved = experiment / state(experiment)["001"]["last_checkpoint"]
     os.truncate(saved / "model.safetensors", 1000)
-    search = Search(folder, "--resume", NAME)
-    kill_when(search, lambda log: f'"{last}"'.encode() in log, last, chance.uniform(0.0, 0.3))
-    assert "trial 001 found its checkpoint damaged and goes on from the one before it" in search.log
     before = read_log(experiment / EVENTS_FILE)
-    print(resume(folder))
+    printed = resume(folder)
+    assert "trial 001 found its checkpoint damaged and goes on from the one before it" in printed
     check_like_unbroken(experiment, before, points=False)
     assert checkpoints(experiment) == checkpoints(demo_experiment()), "nothing half is left"
 

@@ -12,10 +12,8 @@ from test_state_machine import BEGUN, RUNGS, Display, made_search
 
 from tune.cluster.progress_channel import EVALUATED, SAVED, START
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import SessionStarted, TrialsOver
-from tune.runs import finish as finish_module
+from tune.experiments.events import SessionStarted
 from tune.runs.callback import SearchCallback
-from tune.runs.finish import finish
 from tune.search.records import TrialRecord
 from tune.search.scheduler import TRIAL_ID, Judge
 
@@ -162,21 +160,3 @@ def test_a_finalist_has_weights_also_where_trials_that_never_ended_were_ahead(dr
     assert [trial.trial_id for trial in driver.log.state.finalists(1)] == ["002"]
     assert driver.record("002").has_weights
     assert driver.weights("002") == "15.0"
-
-
-def test_half_a_checkpoint_is_gone_once_nothing_is_left_to_do(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(finish_module, "write_report", lambda *_: None)
-    names = ("001", "002", "003", "004")
-    driver.begin(*names)
-    for name in names:
-        keep = driver.evaluate(name, 0, 20.0)["keep"]
-        driver.save(name, 0, keep, name)
-        driver.fetch()
-        half = driver.files.place(f"trials/{name}/checkpoint_000001200")
-        half.mkdir()
-        driver.callback.on_trial_error(0, [], driver.trial(name))
-    driver.log.append(TrialsOver())
-    finish(driver.experiment, print)
-    assert driver.there == {driver.record(name).checkpoint for name in names}

@@ -55,17 +55,6 @@ def test_the_winners_mean_and_its_interval_lead(outcome: Outcome) -> None:
     ]
 
 
-def test_a_sure_winner(tmp_path: Path) -> None:
-    lines = printed(search_outcome(tmp_path, repeats={"003": [30.0, 30.2], "004": [10.1, 10.4]}))
-    assert lines[5] == "verdict   trial 004 has the lowest mean, by more than noise"
-
-
-def test_one_finalist_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
-    lines = printed(search_outcome(tmp_path, repeats={"004": [10.1]}))
-    assert labels(lines)[1:7] == ["finalist", "004", "winner", "baseline", "gain", "best"]
-    assert lines[6] == "best      WER  10.10 %  repeat 004-r1, to be exported"
-
-
 def test_without_repeats_the_best_is_told_to_be_lucky(tmp_path: Path) -> None:
     lines = printed(search_outcome(tmp_path, repeats={}))
     assert lines[1:5] == [

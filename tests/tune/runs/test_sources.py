@@ -49,7 +49,7 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The working folder of a finished search, and what it printed."""
     folder = tmp_path_factory.mktemp("sources")
     write_sources(folder)
-    words = "--space space.yaml --trials 3 --epochs 1 --experiment three --data mix.yaml --finalists 0"
+    words = "--space space.yaml --trials 2 --epochs 1 --experiment three --data mix.yaml --finalists 0"
     done = tune_whisper(*words.split(), "--set", "objective=sources", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done.stdout + done.stderr
@@ -62,7 +62,7 @@ def test_each_source_is_in_the_log_in_results_in_mlflow_and_on_the_page(search: 
     found = json.loads((experiment / "results.json").read_text())
     assert found["objective"] == "sources"
     weights = [trial["config"]["weight.north"] for trial in found["trials"]]
-    assert len(set(weights)) == 3
+    assert len(set(weights)) == 2
     assert 1.0 in weights, "the weight of the data file is tried first"
     events = [json.loads(line) for line in (experiment / "events.jsonl").read_text().splitlines()]
     (data,) = [event["data"] for event in events if event["event"] == "DataPrepared"]
@@ -88,16 +88,11 @@ def test_each_source_is_in_the_log_in_results_in_mlflow_and_on_the_page(search: 
     assert {"wer/north", "cer/east", "baseline_wer/west", "test_wer/north"} <= keys
     params = {key for (key,) in database.execute("select distinct key from params")}
     assert "weight.north" in params
-
-
-@pytest.mark.slow
-def test_trials_do_not_wait_for_the_process_of_the_one_before(search: tuple[Path, str]) -> None:
-    """All that run at a time are proposed before the first of them has its process."""
-    log = (search[0] / "experiments" / "three" / "events.jsonl").read_text()
-    kinds = [json.loads(line)["event"] for line in log.splitlines()]
-    slots = re.search(r"(\d+) at a time", search[1])
+    kinds = [event["event"] for event in events]
+    slots = re.search(r"(\d+) at a time", printed)
     assert slots
-    assert kinds[: kinds.index("TrialStarted")].count("TrialProposed") == min(int(slots[1]), 3)
+    # All that run at a time are proposed before the first of them has its process.
+    assert kinds[: kinds.index("TrialStarted")].count("TrialProposed") == min(int(slots[1]), 2)
 
 
 @pytest.mark.slow
@@ -117,10 +112,11 @@ def test_a_source_has_the_rate_that_it_has_by_itself(
 
     sources = json.loads(Path("experiments/three/results.json").read_text())["sources"]
     together = {group["value"]: group for group in evaluated("--data", "mix.yaml")["breakdown"]["source"]}
-    for name, language in LANGUAGES.items():
+    for name in LANGUAGES:
+        assert together[name]["wer"]["percent"] == pytest.approx(sources[name]["wer"], abs=1e-9)
+    for name, language in [*LANGUAGES.items()][:2]:
         alone = evaluated("--data", name, "--language", language)
         assert alone["rates"]["wer"]["percent"] == pytest.approx(sources[name]["wer"], abs=1e-9)
-        assert together[name]["wer"]["percent"] == pytest.approx(sources[name]["wer"], abs=1e-9)
         assert alone["normalizer"]["unit"] == ("characters" if language == "ja" else "words")
 
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pytest
 from demo_search import NAME, demo_experiment
 from made_logs import MadeLog
@@ -61,11 +62,8 @@ def test_the_settings_that_are_shown_are_those_that_are_trained(here: Path) -> N
 MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "file missing": (["none.yaml"], ["none.yaml", "cannot be read"]),
     "unknown setting": (["wrong.yaml"], ["wrong.yaml", "learning_rat", "learning_rate"]),
-    "value out of range": (["range.yaml"], ["range.yaml", "dropout", "0.9"]),
-    "unknown set": (["--set", "drop_out=1"], ["drop_out", "dropout"]),
     "workers by set": (["--set", "workers=2"], ["--workers"]),
     "file and resume": (["good.yaml", "--resume", "earlier"], ["CONFIG", "--resume", "earlier"]),
-    "workers and resume": (["--resume", "earlier", "--workers", "2"], ["--workers", "--resume"]),
     "resume of a search": (["--resume", "earlier"], ["earlier", "tune-whisper --resume earlier"]),
     "resume of nothing": (["--resume", "earler"], ["earler", "earlier"]),
     "from nothing": (["--from", "earler"], ["earler", "earlier"]),
@@ -78,15 +76,10 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ["--from", "earlier", "--on", "train+validation"],
         ["--on train+validation", "no test split", "leave --on away"],
     ),
-    "no workers": (["--workers", "0"], ["--workers 0", "at least 1"]),
-    "two gpus each": (["--gpus-per-worker", "2"], ["--gpus-per-worker 2", "--workers"]),
     "shared gpu": (["--gpus-per-worker", "0.5", "--workers", "2"], ["--gpus-per-worker 0.5", "--workers 1"]),
     "name taken": (["--name", "earlier"], ["--name earlier", "exists", "--resume earlier"]),
     "bad name": (["--name", "a b"], ["--name 'a b'"]),
-    "unknown model": (["--model", "whisper-gigantic"], ["whisper-gigantic", "large-v3-turbo"]),
-    "missing data": (["--data", "/no/such/data"], ["/no/such/data"]),
     "no deepspeed file": (["--deepspeed", "none.json"], ["--deepspeed", "none.json", "ds_config.json"]),
-    "store away": (["--tracking-uri", "http://127.0.0.1:9"], ["127.0.0.1:9"]),
 }
 """Arguments of each mistake, and what its line must say."""
 
@@ -94,7 +87,6 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_clear_line(name: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "wrong.yaml").write_text("learning_rat: 1e-4\n")
-    (here / "range.yaml").write_text("dropout: 2\n")
     (here / "good.yaml").write_text("dropout: 0.1\n")
     earlier_search(here)
     words, expected = MISTAKES[name]
@@ -140,13 +132,13 @@ def results(folder: Path, name: str) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The working folder of a training `one` on two workers with DeepSpeed, killed and resumed, and what it printed."""
-    folder = tmp_path_factory.mktemp("train")
-    words = ["--name", "one", "--epochs", "6", "--set", "evaluations=4", "--workers", "2", *SMALL]
+@pytest.mark.slow
+def test_two_workers_with_deepspeed_go_on_after_the_driver_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, experiment = tmp_path, tmp_path / "experiments" / "one"
+    words = ["--name", "one", "--epochs", "3", "--set", "evaluations=3", "--workers", "2", *SMALL]
     training = Search(folder, "train", *words, "--deepspeed", "ds_config_zero3.json")
-    experiment = folder / "experiments" / "one"
     checkpoint = training.wait_for(lambda: state(experiment).get("001", {}).get("last_checkpoint"))
     os.kill(training.process.pid, signal.SIGKILL)
     training.process.wait()
@@ -154,47 +146,35 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     assert len({path.name for path in parts}) == 2, "a part of each worker"
     done = tune_whisper("train", "--resume", "one", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder, done.stdout + done.stderr
-
-
-@pytest.mark.slow
-def test_two_workers_with_deepspeed_go_on_after_the_driver_was_killed(trained: tuple[Path, str]) -> None:
-    folder, printed = trained
+    printed = done.stdout + done.stderr
     found = results(folder, "one")
     assert "the training goes on after" in printed
     (trial,) = found["trials"]
     assert (trial["trial_id"], trial["status"], trial["effective_batch_size"]) == ("001", "completed", 16)
-    assert [row["samples_seen"] for row in trial["evaluations"]] == [48, 96, 144, 192]
+    assert [row["samples_seen"] for row in trial["evaluations"]] == [32, 64, 96]
     assert found["best"]["wer"] == min(row["wer"] for row in trial["evaluations"])
     assert "8 x 1 x 2 = 16" in printed
     assert f"WER {found['best']['wer']:6.2f} %" in printed
     assert "Traceback" not in printed
     kept = list(Path(trial["checkpoint"]).parent.glob("checkpoint_*"))
     assert [path.name for path in kept] == [Path(trial["checkpoint"]).name], "the best"
-    again = tune_whisper("train", "--resume", "one", cwd=folder)
-    assert again.returncode == 2
-    assert "completed" in again.stderr
-    done = tune_whisper("export", "one", "--output", "model", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(folder)
+    assert main(["train", "--resume", "one"]) == 2
+    assert "completed" in capsys.readouterr().err
+    assert main(["export", "one", "--output", "model"]) == 0
     again = json.loads((folder / "model" / "evaluation.json").read_text())
     assert again["evaluations"]["validation"]["after"]["wer"] == found["best"]["wer"]
-
-
-@pytest.mark.slow
-def test_its_mlflow_holds_one_run(trained: tuple[Path, str]) -> None:
-    import mlflow
-
-    folder = trained[0] / "experiments" / "one"
-    client = mlflow.MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    client = mlflow.MlflowClient(f"sqlite:///{folder / 'experiments' / 'one' / 'mlflow.db'}")
     (experiment,) = [e for e in client.search_experiments() if e.name == "one"]
     (run,) = client.search_runs([experiment.experiment_id])
-    assert run.info.run_id == results(trained[0], "one")["trials"][0]["mlflow_run_id"]
+    assert run.info.run_id == trial["mlflow_run_id"]
     assert (run.info.status, run.data.tags["status"]) == ("FINISHED", "completed")
     assert run.data.params["effective_batch_size"] == "16"
-    assert [point.step for point in client.get_metric_history(run.info.run_id, "wer")] == [48, 96, 144, 192]
+    assert [point.step for point in client.get_metric_history(run.info.run_id, "wer")] == [32, 64, 96]
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_the_winners_settings_once_more_on_train_and_validation(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from pathlib import Path
 
@@ -25,7 +23,6 @@ from tune.search.finalists import (
 from tune.search.records import Outcome, Records, role_of
 from tune.search.scheduler import TRIAL_ID
 from tune.search.searcher import Repeater
-from tune.util.plain import restored
 
 RATE = "learning_rate"
 CLIPS, WORDS = 400, 10
@@ -111,19 +108,6 @@ def test_repeats_are_handed_out_as_there_is_room() -> None:
     assert repeater.exhausted
 
 
-def test_resumed_half_way() -> None:
-    """One had ended and one failed for good; the one that ran goes on under its name, the last is yet to begin."""
-    settings = repeat_settings(
-        choose_finalists(trials((12.0, "completed"), (9.0, "completed")), 2), 2, seed=0
-    )
-    repeats = Records()
-    repeats.start("002-r1", settings["002-r1"]).end("completed")
-    repeats.start("001-r1", settings["001-r1"])
-    repeats.start("002-r2", settings["002-r2"]).end("failed")
-    repeater = Repeater(settings, repeats, lambda: 4)
-    assert suggested(repeater, "a", "b", "c") == ["001-r1", "001-r2", None]
-
-
 def repeats(wers: list[float], *, seed: int = 0, clips: int = CLIPS) -> list[Repeat]:
     """Trainings with these WERs in percent; which words are wrong is by chance, hard clips alike for all."""
     difficulty = np.random.default_rng(1).gamma(2.0, 0.5, clips)
@@ -183,6 +167,20 @@ def test_a_clear_difference_has_a_winner() -> None:
     assert (first.difference, first.interval) == (0.0, (0.0, 0.0))
 
 
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("sd", [0.3, 1.0, 3.0])
+def test_intervals_hold_whatever_seeds_differ_by(sd: float, count: int) -> None:
+    """At 32c6fde they held 100 % of the differences with a deviation of 0.3 points, 74 % with one of 3."""
+    generator, draws, held = np.random.default_rng(0), 2000, np.zeros(2)
+    for _ in range(draws):
+        values = 30.0 + sd * generator.standard_normal((2, count))
+        runs = {str(place): [Repeat("r", wer, 1.0) for wer in row] for place, row in enumerate(values)}
+        first, second = judge_finalists(runs).standings
+        low, high = first.mean_interval if first.trial_id == "0" else second.mean_interval
+        held += (low <= 30.0 <= high, second.interval[0] <= 0.0)
+    assert all(0.92 <= share <= 0.97 for share in held / draws), held / draws
+
+
 @pytest.mark.parametrize(("points", "most"), [(0.5, 0.2), (1.5, 0.01)])
 def test_the_worse_settings_rarely_win(points: float, most: float) -> None:
     """By the means' noise 16 % at 0.5 points and 0.1 % at 1.5."""
@@ -191,7 +189,7 @@ def test_the_worse_settings_rarely_win(points: float, most: float) -> None:
 
 def test_several_that_tie() -> None:
     wers = {"best": 15.0, "close": 15.05, "near": 15.3, "far": 31.0}
-    verdict = judge_finalists({name: [even(wer), even(wer)] for name, wer in wers.items()})
+    verdict = judge_finalists({name: [even(wer), even(wer + 0.5)] for name, wer in wers.items()})
     assert [found.tied for found in verdict.standings] == [False, True, True, False]
     assert (verdict.winner, verdict.tie) == ("best", True)
     assert verdict.undecided == ["close", "near"]
@@ -214,17 +212,18 @@ def test_the_interval_of_a_known_case() -> None:
     verdict = judge_finalists(
         {"001": [even(14.0), even(15.0), even(16.0)], "002": [even(18.0), even(19.0), even(20.0)]}
     )
-    sd = math.sqrt((4 * 0.25 + 4 * 1.0) / 8)  # both deviations are 1
-    half = math.hypot(UNSEEN, 2.306 * sd * math.sqrt(1 / 3 + 1 / 3))  # t of 8 degrees of freedom
+    half = math.hypot(
+        UNSEEN, 2.776 * math.sqrt(1 / 3 + 1 / 3)
+    )  # both deviations are 1; t of 4 degrees of freedom
     assert interval(verdict) == pytest.approx((4 - half, 4 + half), abs=0.01)
-    half = math.hypot(UNSEEN, 2.306 * sd * math.sqrt(1 / 3))
+    half = math.hypot(UNSEEN, 2.776 * math.sqrt(1 / 3))
     assert verdict.standings[0].mean_interval == pytest.approx((15 - half, 15 + half), abs=0.01)
     # With the noise of clips of a known deviation: the squares of both add up.
     words = np.full(CLIPS, 10)
     wrong = np.tile([0, 2], CLIPS // 2)  # 10 %, with a deviation of 10 points between clips
-    one = [Repeat("a", 10.0, 1.0, ClipErrors(wrong, words))] * 2
+    one = [Repeat("a", wer, 1.0, ClipErrors(wrong, words)) for wer in (9.7, 10.3)]
     other = [Repeat("b", 20.0, 1.0, ClipErrors(wrong[::-1] + 1, words))] * 2
-    seeds = 2.447 * math.sqrt(4 * 0.25 / 6)  # t of 6 degrees of freedom
+    seeds = 4.303 * 0.3  # deviations of 0.3 times the root of two, and of 0; t of 2 degrees of freedom
     half = math.hypot(1.96 * 20.0 / math.sqrt(CLIPS), seeds)  # the difference of a clip is -10 or 30 points
     verdict = judge_finalists({"001": one, "002": other})
     assert interval(verdict) == pytest.approx((10 - half, 10 + half), abs=0.2)
@@ -240,7 +239,7 @@ def test_the_same_clips_are_compared() -> None:
     def runs(more: int) -> list[Repeat]:
         return [Repeat("r", float((hard + more).mean()), 1.0, ClipErrors(hard + more, words))] * 2
 
-    half = math.hypot(UNSEEN, 2.447 * math.sqrt(4 * 0.25 / 6))
+    half = UNSEEN  # all seeds give the same
     for more in (0, 1):
         verdict = judge_finalists({"001": runs(0), "002": runs(more)})
         assert interval(verdict) == pytest.approx((more - half, more + half), abs=0.001)
@@ -253,7 +252,7 @@ def without_clips(found: list[Repeat]) -> list[Repeat]:
 def test_without_the_clips_errors_seeds_alone_make_the_interval() -> None:
     first, second = repeats([15.0, 15.4]), repeats([16.5, 16.1], seed=2)
     whole = judge_finalists({"001": first, "002": second})
-    half = 2.447 * seed_noise(whole.standings)[0]
+    half = 4.303 * seed_noise(whole.standings)[0]
     for known in (without_clips(second), [*second[:1], *without_clips(second[1:])]):
         verdict = judge_finalists({"001": without_clips(first), "002": known})
         assert (verdict.winner, verdict.standings[1].difference) == ("001", pytest.approx(1.1))
@@ -264,19 +263,6 @@ def test_without_the_clips_errors_seeds_alone_make_the_interval() -> None:
     partly = judge_finalists({"001": first, "002": [*second[:1], *without_clips(second[1:])]})
     width, most = (found[1] - found[0] for found in (interval(partly), interval(whole)))
     assert 2 * half < width < 1.3 * most
-
-
-def test_a_verdict_is_the_same_each_time_and_plain() -> None:
-    found = {"001": repeats([15.0, 15.4]), "002": repeats([15.5, 15.1], seed=2)}
-    verdict = judge_finalists(found)
-    assert verdict == judge_finalists(found)
-    saved = json.loads(json.dumps(dataclasses.asdict(verdict)))
-    assert saved["winner"] == verdict.winner
-    assert set(saved["standings"][0]) == {
-        *("trial_id", "runs", "values", "mean", "sd", "seconds", "difference", "interval", "tied"),
-        "mean_interval",
-    }
-    assert restored(Verdict, saved) == verdict
 
 
 @pytest.mark.parametrize("space_seed", [None, 0, 1, 7])

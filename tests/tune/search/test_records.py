@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from made_logs import folded
 
 from tune.runs.search_display import most_telling, time_left
 from tune.search.finalists import choose_finalists
@@ -14,16 +13,6 @@ from tune.search.records import Records, Stop, TrialRecord, trial_order
 
 def evaluation(samples: int, wer: float) -> dict[str, float]:
     return {"samples_seen": samples, "wer": wer, "cer": wer / 2, "epoch": samples / 100}
-
-
-def test_the_best_row_counts_not_the_last() -> None:
-    records = Records()
-    trial = records.start("001", {"dropout": 0.1})
-    for samples, wer in [(100, 40.0), (300, 12.0), (900, 15.0)]:
-        trial.add_evaluation(evaluation(samples, wer))
-    trial.end("completed")
-    assert (trial.value, trial.best_value, trial.best_cer, trial.best_samples_seen) == (15.0, 12.0, 6.0, 300)
-    assert records.best() is trial
 
 
 def test_a_diverged_trial_stays_diverged_and_keeps_its_best() -> None:
@@ -36,17 +25,6 @@ def test_a_diverged_trial_stays_diverged_and_keeps_its_best() -> None:
     assert (trial.status, trial.outcome) == ("diverged", "diverged")
     assert trial.best_value == 30.0
     assert trial.evaluations == [(100, 30.0)]
-
-
-def test_a_record_survives_being_written_down() -> None:
-    records = Records()
-    old = records.start("001", {"learning_rate": 1e-5}, 8)
-    old.add_evaluation({**evaluation(100, 30.0), "eval_loss": 1.5})
-    old.add_evaluation({**evaluation(300, 35.0), "eval_loss": 1.0}, Stop("asha", 300, 35.0, 30.0, 3))
-    new = folded(records)["001"]
-    assert (new.evaluations, new.losses, new.stop) == (old.evaluations, [1.5, 1.0], old.stop)
-    assert (new.config, new.effective_batch) == (old.config, 8)
-    assert (new.outcome, new.best_value, new.finished) == ("early_stopped", 30.0, False)
 
 
 def test_the_best_checkpoint_and_the_last_are_kept() -> None:
@@ -89,14 +67,6 @@ def test_an_evaluation_counts_once_it_is_saved_and_what_was_decided_on_it_is_dec
     record.add_evaluation(evaluation(300, 30.0), record.stop_again, keep="errors")
     record.add_saved(300, "b", "errors")
     assert (record.best_value, record.checkpoint, record.has_weights) == (30.0, "b", False)
-
-
-def test_a_trial_that_goes_back_to_its_checkpoint_measures_anew() -> None:
-    trial = TrialRecord("001", {})
-    for samples, wer in [(100, 30.0), (300, 20.0), (300, 21.0)]:
-        trial.add_evaluation(evaluation(samples, wer))
-    assert trial.evaluations == [(100, 30.0), (300, 21.0)]
-    assert len(trial.losses) == 2
 
 
 def test_late_progress_does_not_turn_back() -> None:

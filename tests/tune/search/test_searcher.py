@@ -64,17 +64,6 @@ def restored(records: Records) -> Records:
     return new
 
 
-def test_trials_are_numbered_and_the_first_is_the_recipe() -> None:
-    searcher = Search(lr_batch()).searcher
-    first, second = searcher.suggest("x"), searcher.suggest("y")
-    assert (first.pop(TRIAL_ID), second.pop(TRIAL_ID)) == ("001", "002")
-    assert first == {
-        **{"learning_rate": 1e-3, "warmup_ratio": 0.1},
-        **{"train_batch_size": 8, "gradient_accumulation_steps": 1},
-    }
-    assert set(second) == set(first)
-
-
 def test_states_values_and_samples_seen() -> None:
     search = Search(lr_batch())
     a, b, c, d, _ = (search.begin(name) for name in "abcde")
@@ -106,16 +95,6 @@ def test_no_settings_twice_and_an_end_when_all_were_tried(tmp_path: Path) -> Non
     assert [trial.state for trial in search.trials] == [TrialState.COMPLETE] * 4
 
 
-def test_ints_and_steps_reach_both_ends(tmp_path: Path) -> None:
-    text = "train_batch_size: {type: int, low: 1, high: 3}\ndropout: {type: float, low: 0.1, high: 0.3, step: 0.1}\n"
-    search = Search(space_of(tmp_path, text))
-    found = {tuple(search.begin(str(number)).config.values()) for number in range(9)}
-    assert {batch for batch, _ in found} == {1, 2, 3}
-    assert {round(dropout, 6) for _, dropout in found} == {0.1, 0.2, 0.3}
-    assert len(found) == 9
-    assert search.searcher.suggest("more") is None
-
-
 def test_settings_that_fail_at_once_are_left_alone(tmp_path: Path) -> None:
     """Optuna's own TPE leaves failed trials out: it proposed batches without memory again and again."""
     text = (
@@ -123,13 +102,13 @@ def test_settings_that_fail_at_once_are_left_alone(tmp_path: Path) -> None:
         "searcher: {startup_trials: 4}\n"
     )
     search = Search(space_of(tmp_path, text))
-    for number in range(40):
+    for number in range(24):
         record = search.begin(str(number))
         if record.config["train_batch_size"] == 64:
             search.end(str(number), record, "failed")
         else:
             search.measure(str(number), record, 900, 20 + record.config["dropout"], ends=True)
-    assert sum(record.status == "failed" for record in search.records.all()[10:]) <= 8
+    assert sum(record.status == "failed" for record in search.records.all()[10:]) <= 4
 
 
 def test_no_more_trials_than_there_is_room_for() -> None:
@@ -190,19 +169,3 @@ def test_each_trial_is_told_with_its_own_full_budget() -> None:
     records = [search.begin(name) for name in "abc"]
     budgets = [trial.user_attrs["budget"] for trial in search.trials]
     assert budgets == [100 * record.config["train_batch_size"] for record in records]
-
-
-def test_another_seed_proposes_otherwise() -> None:
-    def proposals(seed: int) -> list[Any]:
-        search = Search(lr_batch(), seed=seed)
-        found = []
-        for number in range(8):
-            record = search.begin(str(number))
-            found.append(record.config)
-            rate = record.config["learning_rate"]
-            assert 1e-4 <= rate == float(f"{rate:.6g}") <= 1e-2, "as people would write it"
-            search.measure(str(number), record, 900, 100 * rate, ends=True)
-        return found
-
-    assert proposals(1) == proposals(1)
-    assert proposals(1)[1:] != proposals(2)[1:]

@@ -18,8 +18,8 @@ _WORDS = 3
 """Tokens that it writes at least."""
 
 
-def make_looping_whisper(folder: Path) -> Path:
-    """A model in the demo's shape and with its tokenizer, in `folder`.
+def make_looping_whisper(folder: Path, width: int = 128) -> Path:
+    """A model in the demo's shape but for its width, and with its tokenizer, in `folder`.
 
     All of its layers but one attention hand on what they are given. The encoder's states are one direction before
     `ENDS_BEHIND` and another behind; the decoder's last cross attention looks for the other one, and where it finds it,
@@ -27,8 +27,10 @@ def make_looping_whisper(folder: Path) -> Path:
     """
     config = TrainConfig()
     processor = load_processor(config)
-    model: WhisperForConditionalGeneration = load_model(config, processor)
-    width, end = model.config.d_model, model.config.eos_token_id
+    demo = load_model(config, processor)
+    demo.config.d_model = width
+    model, end = WhisperForConditionalGeneration(demo.config), demo.config.eos_token_id
+    model.generation_config = demo.generation_config
     word = processor.tokenizer.convert_tokens_to_ids("Ġdoor")
     first, other, ending, speaking = torch.eye(width)[:4]
     with torch.no_grad():

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import ray.exceptions
 import torch
-from make_data import make_small_whisper
+from looping_whisper import make_looping_whisper
 from processes import family
 from search_process import HANGING, QUICK, Search, results
 
@@ -22,6 +22,7 @@ from trainer.config import TrainConfig
 from tune.cluster.progress_channel import Start
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.saved import load_saved
+from tune.util.errors import error_line
 from tune.workers.retries import ACCUMULATION, MICRO_BATCH, train_persistently
 
 RATES = "learning_rate: {type: float, low: 2e-3, high: 3e-3, log: true}\n"
@@ -55,20 +56,42 @@ def test_memory_that_runs_out_halves_the_micro_batch(run_out_of_memory: Callable
     assert told == [{MICRO_BATCH: 8.0, ACCUMULATION: 2.0}, {MICRO_BATCH: 4.0, ACCUMULATION: 4.0}]
 
 
-def test_other_errors_end_the_training_at_once() -> None:
+RAYS_MONITOR = """\
+Task was killed due to the node running low on memory.
+Memory on the node (IP: 10.0.0.7, ID: ab12) where the task (actor ID: cd34, name=Worker.run, memory used=9.1GB) \
+was running was 61.2GB / 64.0GB (0.956), which exceeds the memory usage threshold of 0.95. Ray killed this worker (ID: \
+ef56) because it was the most recently scheduled task; to see more information use `ray logs raylet.out -ip 10.0.0.7`.
+"""
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("CUDA out of memory"), ray.exceptions.OutOfMemoryError(RAYS_MONITOR)]
+)
+def test_other_errors_end_the_training_at_once(error: Exception) -> None:
+    """Main memory that Ray's monitor finds full holds no fewer clips for a smaller batch."""
+
     def work(config: TrainConfig, folder: str, checkpoint: Any) -> None:
-        raise KeyError("CUDA out of memory")
+        raise error
 
     told: list[dict[str, float]] = []
-    with pytest.raises(KeyError):
+    with pytest.raises(type(error)):
         train(work, told)
     assert told == []
 
 
+def test_rays_memory_monitor_is_told_as_main_memory() -> None:
+    report = (
+        f"Failure # 1 (occurred at 2026-01-01_12-00-00)\n{RAYS_MONITOR}\nray.exceptions.RayActorError: x\n"
+    )
+    assert error_line(report).startswith(
+        "main memory (RAM) ran out on node 10.0.0.7, and Ray ended the process; "
+    )
+
+
 @pytest.mark.slow
 def test_a_failure_of_every_trial_ends_the_search(tmp_path: Path) -> None:
-    """Its base model is measured all the same, which decides the usual learning rate."""
-    model = make_small_whisper(tmp_path / "small")
+    """Its base model is measured all the same, which decides the usual learning rate and the window of trainings."""
+    model = make_looping_whisper(tmp_path / "looping", width=384)
     (tmp_path / "space.yaml").write_text("learning_rate: {type: float, low: auto, high: auto, log: true}\n")
     words = ["--space", "space.yaml", "--model", str(model), "--data", "demo", "--trials", "9"]
     words += ["--experiment", "x", "--max-failures", "0", "--max-concurrent", "1", "--epochs", "2"]
@@ -86,6 +109,12 @@ def test_a_failure_of_every_trial_ends_the_search(tmp_path: Path) -> None:
     assert saved.state.baseline.learning_rate == saved.base.learning_rate == 1.5e-4
     assert dict(saved.space.describe())["learning_rate"].startswith("1.5e-05 to 0.0015")
     assert found["trials"][0]["config"]["learning_rate"] == 1.5e-4, "the usual settings come first"
+    # The model repeats itself in a shorter one.
+    (line,) = [each for each in search.log.splitlines() if each.startswith("trainings use the whole window")]
+    assert line.startswith("trainings use the whole window of 4 s") and "tokens in place of" in line
+    assert saved.base.audio_window == 4.0
+    assert saved.state.baseline.window_problem in line
+    assert not saved.state.baseline.trial_rates, "trials are measured as the base model was"
 
 
 @pytest.mark.slow

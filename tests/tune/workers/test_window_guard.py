@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import soundfile
@@ -19,68 +18,33 @@ SPACE = """\
 learning_rate: {type: float, low: 1e-12, high: 1e-11}
 train_batch_size: 2
 max_train_clips: 12
-max_eval_clips: 8
 max_samples: 12
 scheduler: {rungs: 2, reduction_factor: 2, min_trials_per_rung: 9}
 """
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("looping")
-    make_looping_whisper(folder / "looping")
-    (folder / "space.yaml").write_text(SPACE)
-    return folder
-
-
-def search(home: Path, name: str, *words: str, space: str = "space.yaml") -> str:
-    found = tune_whisper(
-        *("--space", space, "--experiment", name, "--model", "looping"),
-        *(() if "--data" in words else ("--data", "demo")),
-        *words,
-        cwd=home,
-    )
-    assert found.returncode == 0, found.stdout + found.stderr
-    return found.stdout
-
-
-def experiment(home: Path, name: str) -> Any:
-    return load_saved(Storage.parse(str(home / "experiments")).experiment(name))
-
-
-@pytest.mark.slow
-def test_trainings_use_the_whole_window_where_the_model_repeats_itself(home: Path) -> None:
-    told = search(home, "guarded", "--trials", "1", "--finalists", "0")
-    [line] = [line for line in told.splitlines() if line.startswith("trainings use the whole window of 4 s")]
-    assert "tokens in place of" in line
-    saved = experiment(home, "guarded")
-    assert saved.base.audio_window == 4.0
-    assert saved.state.baseline.window_problem in line
-    assert not saved.state.baseline.trial_rates, "trials are measured as the base model was"
-
-
 @pytest.mark.slow
 @pytest.mark.occasional
 def test_trials_are_compared_as_they_are_measured_and_finalists_on_all_in_the_whole_window(
-    home: Path,
+    tmp_path: Path,
 ) -> None:
     """Trials measure a part of the clips, in their window; so is the base model for the judge."""
+    make_looping_whisper(tmp_path / "looping")
     rows = []
     for number in range(552):
-        soundfile.write(home / f"short{number}.wav", tone(0.3, pitch=100 + number), RATE)
+        soundfile.write(tmp_path / f"short{number}.wav", tone(0.3, pitch=100 + number), RATE)
         text = " ".join(["door"] * (1 + number % 5))
         split = "train" if number < 12 else "validation"
         rows.append({"audio": f"short{number}.wav", "text": f"{text} {number}", "split": split})
-    data = write_manifest(home / "many.csv", rows)
-    (home / "many.yaml").write_text(SPACE.replace("max_eval_clips: 8\n", ""))
-    told = search(
-        *(home, "judged", "--data", str(data), "--trials", "1", "--finalists", "1", "--repeats", "2"),
-        *("--set", "audio_window=2.7"),
-        space="many.yaml",
-    )
+    data = write_manifest(tmp_path / "many.csv", rows)
+    (tmp_path / "many.yaml").write_text(SPACE)
+    words = "--space many.yaml --experiment judged --model looping --trials 1 --finalists 1 --repeats 2"
+    found = tune_whisper(*words.split(), "--data", str(data), "--set", "audio_window=2.7", cwd=tmp_path)
+    assert found.returncode == 0, found.stdout + found.stderr
+    told = found.stdout
     assert "warning: audio_window=2.7: " in told
     assert "trials measure 500 of 540 validation clips, always the same, finalists all" in told
-    state = experiment(home, "judged").state
+    state = load_saved(Storage.parse(str(tmp_path / "experiments")).experiment("judged")).state
     part, every = state.trial_base_rates, state.base_rates
     assert (part["clips"], every["clips"]) == (500, 540)
     assert part["wer"] > 2 * every["wer"], "the model is not what the test needs"

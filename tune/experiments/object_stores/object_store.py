@@ -1,4 +1,4 @@
-"""One prefix of an object store (`s3://`, `gs://`, others through fsspec); every error is one line."""
+"""One prefix of an object store (`s3://`, `gs://`); every error is one line."""
 
 from __future__ import annotations
 
@@ -60,36 +60,25 @@ class ObjectStore:
         uri = self.uri
         if quick and self.scheme == "gs" and "retry_limit_seconds" not in uri:
             uri += ("&" if "?" in uri else "?") + f"retry_limit_seconds={_PATIENCE}"
-        if self.scheme in QUERY_KEYS:
-            with self.translated():
-                filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
-        else:
-            # fsspec's classes are called with what the address says; it may lack what one of them must have.
-            with self.translated(TypeError, AttributeError):
-                import fsspec.core
-
-                other, path = fsspec.core.url_to_fs(uri)
-            filesystem = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(other))
+        with self.translated():
+            filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
         return filesystem, str(path).rstrip("/")
 
     def check(self) -> None:
         """Find out whether the bucket is there and may be written, by an object that is removed again."""
+        import pyarrow.fs
+
         filesystem, root = self._open()
         with self.translated():
-            if self.scheme in QUERY_KEYS:
-                self._check_bucket(filesystem, root.split("/", maxsplit=1)[0])
+            bucket = root.split("/", maxsplit=1)[0]
+            if filesystem.get_file_info([bucket])[0].type == pyarrow.fs.FileType.NotFound:
+                raise StorageError(
+                    f"--storage {self.address}: there is no bucket {bucket!r}; create it, or name another"
+                )
             probe = f"{root}/.write-test-{uuid.uuid4().hex[:8]}"
             with filesystem.open_output_stream(probe) as stream:
                 stream.write(b"tune-whisper")
             filesystem.delete_file(probe)
-
-    def _check_bucket(self, filesystem: Any, bucket: str) -> None:
-        import pyarrow.fs
-
-        if filesystem.get_file_info([bucket])[0].type == pyarrow.fs.FileType.NotFound:
-            raise StorageError(
-                f"--storage {self.address}: there is no bucket {bucket!r}; create it, or name another"
-            )
 
     def folders(self) -> list[str]:
         """Names of the folders right below the address."""
@@ -117,7 +106,7 @@ class ObjectStore:
         return [(int(info.size), float(info.mtime_ns or 0) / 1e9) if info.is_file else None for info in infos]
 
     def age(self, name: str) -> float | None:
-        """Seconds since an object that is there was written, by the store's clock; None where it tells no times.
+        """Seconds since an object that is there was written, by the store's clock; None where it is gone.
 
         What time it is there is read off an object that is written beside it and removed again.
         """
@@ -125,7 +114,7 @@ class ObjectStore:
         self.write(probe, b"tune-whisper")
         written, now = self.marks([name, probe])
         self.remove(probe)
-        return now[1] - written[1] if written and now and written[1] else None
+        return now[1] - written[1] if written and now else None
 
     def read(self, name: str) -> bytes:
         """The content of one object, whole also where it is being replaced meanwhile."""
@@ -184,8 +173,6 @@ class ObjectStore:
     def _open(self) -> tuple[Any, str]:
         if not hasattr(self, "_opened"):
             self._opened = self.filesystem(quick=True)
-        if other := _fsspec(self._opened[0]):
-            other.invalidate_cache()  # it would not see what other machines wrote
         return self._opened
 
     def _list(self, folder: str) -> list[Any]:
@@ -197,19 +184,18 @@ class ObjectStore:
             return list(filesystem.get_file_info(pyarrow.fs.FileSelector(place, allow_not_found=True)))
 
     @contextlib.contextmanager
-    def translated(self, *others: type[Exception]) -> Iterator[None]:
-        """Turn what the store's client raises because of the store or its address, and `others`, into one line.
+    def translated(self) -> Iterator[None]:
+        """Turn what the store's client raises because of the store or its address into one line.
 
-        `ImportError` is a client that is not installed, `ValueError` an address or setting that it cannot use,
-        `NotImplementedError` a file system of fsspec's that cannot be written. The cause stays attached.
+        `ValueError` is an address or setting that it cannot use, `NotImplementedError` a client that
+        is not built in. The cause stays attached.
         """
         try:
             yield
-        except cloud_errors(ImportError, ValueError, NotImplementedError, *others) as error:
+        except cloud_errors(ValueError, NotImplementedError) as error:
             raise StorageError(f"--storage {self.address}: {self._reason(str(error))}") from error
 
     def _reason(self, text: str) -> str:
-        keys = _CREDENTIALS.get(self.scheme, "the environment variables of its client")
         if re.search(r"NO_SUCH_BUCKET|bucket does not exist|NoSuchBucket", text):
             return "the bucket does not exist; create it, or name another"
         if re.search(
@@ -217,7 +203,9 @@ class ObjectStore:
             r"|AccessDenied|InvalidAccessKey|SignatureDoes|ExpiredToken|^40[13] |\(40[13]\)|credentials",
             text,
         ):
-            return f"access is refused, or no credentials were found; give them by {keys}"
+            return (
+                f"access is refused, or no credentials were found; give them by {_CREDENTIALS[self.scheme]}"
+            )
         if re.search(
             r"NETWORK_CONNECTION|UNAVAILABLE|Could not (connect|resolve)|timed? ?out|REQUEST_TIMEOUT"
             r"|Max retries exceeded|Connection (was )?(aborted|closed|refused|reset)",
@@ -229,11 +217,6 @@ class ObjectStore:
             )
             return f"cannot be reached; check the network{where}"
         return text.strip().splitlines()[0][:300] if text.strip() else "failed without a word"
-
-
-def _fsspec(filesystem: Any) -> Any:
-    """The file system of fsspec's within one of pyarrow's; None where that is its own."""
-    return getattr(getattr(filesystem, "handler", None), "fs", None)
 
 
 def inside(folder: Path, name: str) -> Path:

@@ -106,14 +106,11 @@ class Owner:
     def _refuse_live(self, other: str) -> None:
         """Raise `ExperimentError` unless the marker has expired, by the store's clock: ours may be hours off."""
         age = self._store.age(self._file)
-        when = "its storage tells no times, so nobody can know whether it is dead"
-        if age is not None:
-            if age > EXPIRES:
-                return
-            when = f"last heartbeat {age:.0f} s ago; {EXPIRES:.0f} s after the last one anybody may"
+        if age is None or age > EXPIRES:
+            return
         raise ExperimentError(
-            f"{self._address}: {_who(other)} runs it ({when}); wait until that process ends, or give --take-over "
-            "where it is dead or shall stop"
+            f"{self._address}: {_who(other)} runs it (last heartbeat {age:.0f} s ago; {EXPIRES:.0f} s after the last "
+            "one anybody may); wait until that process ends, or give --take-over where it is dead or shall stop"
         )
 
     def _read(self) -> str | None:
