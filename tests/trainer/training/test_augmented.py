@@ -128,14 +128,6 @@ def test_evaluations_hear_the_clips_as_they_are(
         np.testing.assert_array_equal(features[:, : stored.shape[1]], stored.astype(np.float32))
 
 
-def test_mask_lengths_are_those_of_the_settings(
-    config: TrainConfig, data: PreparedData, tmp_path: Path
-) -> None:
-    masked = config.replace(spec_augment=True, mask_time_length=20, mask_feature_length=5)
-    model = _make_trainer(masked, data, data.splits["validation"], None, tmp_path).model
-    assert (model.config.mask_time_length, model.config.mask_feature_length) == (20, 5)
-
-
 def test_noises_and_rooms_of_folders(config: TrainConfig, data: PreparedData, tmp_path: Path) -> None:
     noises, rooms = tmp_path / "noises" / "more", tmp_path / "rooms"
     noises.mkdir(parents=True)

@@ -85,7 +85,7 @@ def test_accumulation_does_not_change_the_gradient(
     assert len(lengths) > 3, "the test needs labels of unequal length"
     reference = first_gradient(config, 16, 1, tmp_path)
     assert math.sqrt(sum(float(g.norm()) ** 2 for g in reference.values())) > 0.1
-    for batch, accumulation in [(8, 2), (4, 4), (1, 16), (2, 16)]:  # the last leaves half of its passes empty
+    for batch, accumulation in [(4, 4), (2, 16)]:  # the last leaves half of its passes empty
         gradient = first_gradient(config, batch, accumulation, tmp_path)
         assert gradient.keys() == reference.keys()
         for name, value in gradient.items():

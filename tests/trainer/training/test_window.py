@@ -25,7 +25,6 @@ from trainer.training.window import (
     in_window,
     least_frames,
     mean_evaluated_frames,
-    varies,
     window_frames,
     window_problem,
 )
@@ -143,16 +142,6 @@ def test_batches_have_windows_of_their_own(varying: TrainConfig, clips: Prepared
     assert max(trained) <= longest
     assert all(frames % 16 == 0 for frames in trained)
     assert 400 not in windows(lambda: train(config.replace(full_window_evaluation=False)))
-
-
-@pytest.mark.parametrize("settings", [{"torch_compile": True}, {"audio_window": 2}])
-def test_batches_share_a_window_where_they_gain_nothing(
-    small_config: TrainConfig, settings: dict[str, Any]
-) -> None:
-    """Each shape would be compiled."""
-    config = small_config.replace(audio_window="batch")
-    assert varies(config)
-    assert not varies(config.replace(**settings))
 
 
 def test_few_windows_for_evaluations(varying: TrainConfig, clips: PreparedData) -> None:
