@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -15,6 +16,7 @@ import pytest
 from mlflow_tables import copy_tables
 
 from trainer.config import TrainConfig
+from trainer.threads import one_torch_thread
 
 # A test that has a gRPC server of its own leaves threads that would talk at every later fork of the same process.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
@@ -62,6 +64,13 @@ def small_config(feature_cache: Path) -> TrainConfig:
         generation_max_length=40,
         learning_rate=1e-3,
     )
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Sums over more threads differ in their last digits; so have the processes of `distributed_run.py`."""
+    with one_torch_thread():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

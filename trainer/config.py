@@ -305,7 +305,7 @@ class TrainConfig:
     """Of data with several sources: the error rates that decide are those of all clips together (`clips`), the mean of
     the sources' own (`sources`), or the highest of them (`worst_source`)."""
     eval_batch_size: int | None = None
-    """Clips measured at once; `null` or `auto`: on a GPU as many as there is memory for, at most 128; else 16."""
+    """Clips measured at once; `null` or `auto`: 128 on a GPU, fewer where memory runs out; else 16."""
     generation_max_length: int | None = None
     """Most tokens of a transcript in evaluation, without its prefix; `null` takes the model's own limit (448)."""
     generation_num_beams: int = 1

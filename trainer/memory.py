@@ -16,9 +16,6 @@ _SIGNS = re.compile(
     r"|CUDNN_STATUS_ALLOC_FAILED|CUDNN_STATUS_INTERNAL_ERROR_\w*ALLOCATION_FAILED"
     r"|DefaultCPUAllocator: (can't allocate|not enough) memory"
 )
-_USABLE = 0.85
-"""Of what is left on a GPU: parts of it are in pieces that are too small, and CUDA itself takes some."""
-_SHARE = "TUNE_WHISPER_GPU_SHARE"
 PRETENDED_GPUS = "TUNE_WHISPER_PRETEND_GPUS"
 """Set where tests tell Ray of GPUs that are not there: to their compute capability, or to 1."""
 BF16_CAPABILITY = 8.0
@@ -47,20 +44,11 @@ def free_memory() -> int:
 
 
 def use_share_of_gpu(share: float) -> None:
-    """Let this process take only a part of its GPU where it may choose: others compute there, too."""
-    os.environ[_SHARE] = str(share)
-
-
-def room_on_gpu() -> int | None:
-    """Bytes that this process can take of its GPU beside what it has in tensors; None where there is no GPU."""
+    """Let this process take no more than a part of its GPU: others compute there, too."""
     import torch
 
-    if not torch.cuda.is_available():
-        return None
-    share = float(os.environ.get(_SHARE, "1"))
-    free, total = torch.cuda.mem_get_info()
-    held, kept = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    return max(0, int(_USABLE * min(free + kept - held, share * total - held)))
+    if torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(share)
 
 
 def gpu_capability() -> float | None:

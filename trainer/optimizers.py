@@ -21,8 +21,6 @@ WITH_ADAM = ("adamw", "adamw_8bit")
 LORA_SETTINGS = ("lora_rank", "lora_alpha", "lora_scaling", "lora_dropout", "lora_targets")
 WITH_METHOD = {**dict.fromkeys(LORA_SETTINGS, ("lora",)), "freeze_encoder_layers": ("full", "lora")}
 """Settings that do nothing but with these methods."""
-_PACKAGES = {"adamw_8bit": ("bitsandbytes", "8bit")}
-"""What must be installed beside our own requirements, and our extra that brings it."""
 _BLOCK = 256
 """Values of a moment that bitsandbytes scales together; each block has a float32 of its own."""
 _LEAST_8BIT = 4096
@@ -50,15 +48,14 @@ def notes_on_methods(
 
 def extra_of(optimizer: str) -> str | None:
     """Our extra (`tune-whisper[8bit]`) that brings what the optimiser needs; None where it needs nothing else."""
-    return _PACKAGES[optimizer][1] if optimizer in _PACKAGES else None
+    return "8bit" if optimizer == "adamw_8bit" else None
 
 
 def check_installed(optimizer: str) -> None:
     """Raise `ConfigError` where the optimiser's package is not installed."""
-    package, extra = _PACKAGES.get(optimizer, (None, None))
-    if package is not None and importlib.util.find_spec(package) is None:
+    if (extra := extra_of(optimizer)) and importlib.util.find_spec("bitsandbytes") is None:
         raise ConfigError(
-            f"optimizer={optimizer!r}: {package} is not installed; pip install 'tune-whisper[{extra}]', or take "
+            f"optimizer={optimizer!r}: bitsandbytes is not installed; pip install 'tune-whisper[{extra}]', or take "
             "adamw or adafactor"
         )
 

@@ -10,7 +10,7 @@ import torch
 
 from trainer import memory
 from trainer.config import TrainConfig
-from trainer.memory import halve_micro_batch, is_out_of_memory
+from trainer.memory import halve_micro_batch, is_out_of_memory, within_micro_batch
 
 RAY_TEXT = """ray::_train_here() (pid=12, ip=10.0.0.3)
   File "trainer/train.py", line 152, in train
@@ -69,6 +69,8 @@ def test_other_errors_are_others(error: Exception) -> None:
 def test_halving_keeps_the_effective_batch(
     batch: int, accumulation: int, expected: tuple[int, int] | None
 ) -> None:
+    cut = TrainConfig(train_batch_size=12, micro_batch=5)
+    assert within_micro_batch(cut) == cut.replace(train_batch_size=4, gradient_accumulation_steps=3)
     config = TrainConfig(train_batch_size=batch, gradient_accumulation_steps=accumulation, workers=2)
     halved = halve_micro_batch(config)
     if expected is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,7 @@ EIGHT_BIT = pytest.param(
 )
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums over more threads differ in their last digits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -85,21 +79,38 @@ def test_warmup_stable_decay_has_its_rates_whatever_is_evaluated(config: TrainCo
     assert resumed == many[14:]
 
 
+WSD = "warmup_stable_decay"
+
+
 @pytest.mark.parametrize(
     ("settings", "factors"),
     [
-        ({"decay_ratio": 1.0, "warmup_steps": 6}, [*(step / 6 for step in range(7)), 1 - math.sqrt(1 / 2)]),
-        ({"warmup_ratio": 1.0}, [step / 8 for step in range(8)]),
+        (
+            {"scheduler_type": WSD, "decay_ratio": 1.0, "warmup_steps": 6},
+            [*(step / 6 for step in range(7)), 1 - math.sqrt(1 / 2)],
+        ),
+        ({"scheduler_type": WSD, "warmup_ratio": 1.0}, [step / 8 for step in range(8)]),
+        ({"scheduler_type": "constant", "warmup_ratio": 0.5}, [0, 1 / 4, 2 / 4, 3 / 4, 1, 1, 1, 1]),
+        (
+            {"scheduler_type": "constant_with_warmup", "warmup_ratio": 0.5, "warmup_steps": 2},
+            [0, 1 / 2, 1, 1, 1, 1, 1, 1],
+        ),
+        ({"scheduler_type": "constant_with_warmup", "warmup_ratio": 0.0}, [1] * 8),
+        (
+            {"warmup_ratio": 0.25, "evaluate_at": (16, 40)},
+            [0, 1 / 2, *(step / 6 for step in range(6, 0, -1))],
+        ),
     ],
-    ids=["the decay takes what the warmup leaves", "nothing is left"],
+    ids=["the decay takes what the warmup leaves", "nothing is left", "constant", "steps", "none", "linear"],
 )
-def test_schedules_of_little_more_than_warmup(
+def test_schedules_have_their_rates(
     config: TrainConfig, settings: dict[str, Any], factors: list[float]
 ) -> None:
-    config = config.replace(evaluations=1, max_eval_clips=1, learning_rate=1e-3)
-    config = config.replace(**{"scheduler_type": "warmup_stable_decay", **settings})
-    rates = [row["learning_rate"] for row in rows_of(config)]
-    assert rates == pytest.approx([1e-3 * factor for factor in factors])
+    """The linear one has its end at the full budget, whatever is evaluated on the way."""
+    config = config.replace(**{"evaluations": 1, "max_eval_clips": 1, "learning_rate": 1e-3, **settings})
+    assert [row["learning_rate"] for row in rows_of(config)] == pytest.approx(
+        [1e-3 * each for each in factors]
+    )
 
 
 def kept(optimizer: torch.optim.Optimizer) -> int:

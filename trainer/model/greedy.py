@@ -18,28 +18,19 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from transformers import GenerationConfig, WhisperForConditionalGeneration
 
-_PLAIN: dict[str, tuple[Any, ...]] = {
-    "num_beams": (1, None),
-    "do_sample": (False, None),
-    "repetition_penalty": (1.0, None),
-    "encoder_repetition_penalty": (1.0, None),
-    "no_repeat_ngram_size": (0, None),
-    "encoder_no_repeat_ngram_size": (0, None),
-    "min_length": (0, None),
-    "min_new_tokens": (0, None),
-    "bad_words_ids": (None,),
-    "forced_bos_token_id": (None,),
-    "forced_eos_token_id": (None,),
-    "exponential_decay_length_penalty": (None,),
-    "sequence_bias": (None,),
-    "guidance_scale": (1.0, None),
-    "watermarking_config": (None,),
-    "prompt_lookup_num_tokens": (None,),
-    "stop_strings": (None,),
-    "max_time": (None,),
-    "penalty_alpha": (None, 0.0),
+_PLAIN: dict[str, float] = {
+    **dict.fromkeys(("num_beams", "repetition_penalty", "encoder_repetition_penalty", "guidance_scale"), 1),
+    **dict.fromkeys(
+        ("do_sample", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "penalty_alpha"), 0
+    ),
+    **dict.fromkeys(("min_length", "min_new_tokens"), 0),
 }
-"""Values of the generation config with which greedy decoding is nothing but the most likely token each time."""
+_ABSENT = (
+    *("bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty"),
+    *("sequence_bias", "watermarking_config", "prompt_lookup_num_tokens", "stop_strings", "max_time"),
+)
+"""Values of the generation config, or None, with which greedy decoding is nothing but the most likely token each time;
+and those that must be None."""
 _LOOK_EVERY = 8
 """On a GPU: tokens between two looks at which clips have ended, since the host waits for it with each."""
 _ENDED_SHARE = 0.25
@@ -49,7 +40,9 @@ and each clip takes its own time, that is done with each that has ended."""
 
 def is_plain_greedy(generation: GenerationConfig) -> bool:
     """Whether a `GreedyDecoder` gives what `generate` would with these settings."""
-    return all(getattr(generation, name, allowed[-1]) in allowed for name, allowed in _PLAIN.items())
+    return all(getattr(generation, name, None) in (None, value) for name, value in _PLAIN.items()) and all(
+        getattr(generation, name, None) is None for name in _ABSENT
+    )
 
 
 class GreedyDecoder:

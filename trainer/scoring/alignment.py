@@ -68,7 +68,7 @@ class Counts(Protocol):
 
     @property
     def errors(self) -> np.ndarray:
-        """Shape (utterances,); 0 where the reference is empty."""
+        """Shape (utterances,)."""
 
     @property
     def lengths(self) -> np.ndarray:
@@ -102,7 +102,7 @@ class Counts(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ErrorCounts(Counts):
-    """Counts of each utterance, int64 arrays of shape (utterances,); all 0 where the reference is empty."""
+    """Counts of each utterance, int64 arrays of shape (utterances,); insertions where the reference is empty."""
 
     hits: np.ndarray
     substitutions: np.ndarray
@@ -116,10 +116,9 @@ class ErrorCounts(Counts):
 
         counts = np.zeros((len(_KINDS), len(alignments)), dtype=np.int64)
         for row, pieces in enumerate(alignments):
-            if any(piece.reference for piece in pieces):
-                for piece in pieces:
-                    length = max(len(piece.reference), len(piece.hypothesis))
-                    counts[_KINDS.index(piece.kind), row] += length
+            for piece in pieces:
+                length = max(len(piece.reference), len(piece.hypothesis))
+                counts[_KINDS.index(piece.kind), row] += length
         return cls(*counts)
 
     @property
@@ -154,7 +153,7 @@ def count_errors(references: Sequence[str], hypotheses: Sequence[str], level: Le
 
 @dataclasses.dataclass(frozen=True)
 class ClipErrors:
-    """Errors and reference words (or characters) of each clip, of shape (clips,); 0 and 0 for an empty reference.
+    """Errors and reference words (or characters) of each clip, of shape (clips,).
 
     Of several sources both count by a factor where the rate that decides is not that of all clips (`objectives`).
     Of translations what each adds to 100 - chrF (see `translation.ChrfCounts`).

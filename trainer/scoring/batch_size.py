@@ -1,60 +1,37 @@
-"""How many clips of an evaluation are measured at once: so many as were asked for, or as there is memory for."""
+"""How many clips of an evaluation are measured at once: fewer once memory ran out."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from trainer.memory import is_out_of_memory, room_on_gpu
-
-if TYPE_CHECKING:
-    from transformers import WhisperForConditionalGeneration
+from trainer.memory import is_out_of_memory
 
 CPU_CLIPS = 16
 """What `auto` is on a CPU, where more clips at once are hardly faster."""
 GPU_CLIPS = 128
-"""The most that `auto` is on a GPU: beyond it a token takes as long as the reading of the clips' caches."""
-_ENCODER_BYTES = 50
-"""For each position and number of the width: what the encoder and the loss hold at once, rounded up."""
-_PREFIX = 4
-"""Tokens before a transcript."""
+"""The same on a GPU: beyond it a token takes as long as the reading of the clips' caches."""
 _Found = TypeVar("_Found")
-
-
-def clip_bytes(model: WhisperForConditionalGeneration, frames: int, precision: str) -> int:
-    """About what a clip of so many frames takes of memory while it is measured and transcribed."""
-    config, generation = model.config, model.generation_config
-    each = 4 if precision == "fp32" else 2
-    positions, tokens = frames // 2, min(generation.max_length + _PREFIX, config.max_target_positions)
-    caches = 2 * config.decoder_layers * config.d_model * (positions + tokens) * each
-    scores = 4 * 4 * config.vocab_size
-    encoder = positions * config.d_model * _ENCODER_BYTES
-    return int((caches + scores) * (generation.num_beams or 1) + encoder)
 
 
 class BatchSize:
     """Clips at once, fewer for the rest of a training once memory ran out."""
 
-    def __init__(self, asked: int | None, clip_bytes: int, *, same_everywhere: bool = False) -> None:
+    def __init__(self, asked: int | None, *, same_everywhere: bool = False) -> None:
         """Begin with what was asked for.
 
         Args:
-            asked: clips; `None` (`auto`): on a GPU as many as there is room for, at most `GPU_CLIPS`; else `CPU_CLIPS`.
-            clip_bytes: about what each takes.
+            asked: clips; `None` (`auto`): `GPU_CLIPS` on a GPU, else `CPU_CLIPS`.
             same_everywhere: processes take the same steps together, so that none may take fewer clips by itself.
         """
-        self._clip_bytes, self._same_everywhere = clip_bytes, same_everywhere
-        self._by_room = asked is None and not same_everywhere and room_on_gpu() is not None
-        self.loaded = asked or (GPU_CLIPS if self._by_room else CPU_CLIPS)
-        """Clips of a batch that is loaded, of which the parts are taken that there is memory for."""
-        self._limit = self.at_once = self.loaded
+        import torch
 
-    def start(self) -> None:
-        """Look how much room there is now; to be called before an evaluation takes any itself."""
-        room = room_on_gpu() if self._by_room else None
-        fitting = self._limit if room is None else max(1, room // self._clip_bytes)
-        self.at_once = min(self._limit, fitting)
+        self._same_everywhere = same_everywhere
+        many = torch.cuda.is_available() and not same_everywhere
+        self.loaded = asked or (GPU_CLIPS if many else CPU_CLIPS)
+        """Clips of a batch that is loaded, of which the parts are taken that there is memory for."""
+        self.at_once = self.loaded
 
     def in_parts(
         self, clips: int, work: Callable[[slice], _Found], free: Callable[[], None] = lambda: None
@@ -83,13 +60,9 @@ class BatchSize:
                 first += size
                 continue
             # Outside of the block: the error holds the frames, and they the tensors.
-            self._limit = self.at_once = size // 2
+            self.at_once = size // 2
             free()
-            _empty_cache()
+            import torch
+
+            torch.cuda.empty_cache()
         return found
-
-
-def _empty_cache() -> None:
-    import torch
-
-    torch.cuda.empty_cache()

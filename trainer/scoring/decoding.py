@@ -1,23 +1,22 @@
-"""Transcribing the clips of a split with one model, timed; and what the model writes for silence."""
+"""Transcribing the clips of a split with one model, timed."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
-from trainer.data.audio import SAMPLE_RATE
 from trainer.data.columns import PLAIN, Origin
-from trainer.data.features import extract_features, pad_features
+from trainer.data.features import pad_features
 from trainer.errors import ConfigError, DivergedError
 from trainer.memory import is_out_of_memory
 from trainer.model.pretrained import fetch_model, model_path
-from trainer.model.processor import load_processor, prefix_tokens, window_seconds
+from trainer.model.processor import load_processor, prefix_tokens
 from trainer.model.whisper import load_model, load_model_config, with_bf16_decoder
-from trainer.scoring.batch_size import BatchSize, clip_bytes
+from trainer.scoring.batch_size import BatchSize
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,8 +38,6 @@ class Transcripts:
     audio_seconds: float
     device: str
     precision: str
-    probes: dict[str, str]
-    """What was written for clips in which nobody speaks, by what they are."""
     batch_size: int
     """Clips that were transcribed at once."""
 
@@ -147,7 +144,7 @@ class Decoder:
     def transcribe(
         self, split: PreparedSplit, on_progress: Callable[[int, int], None] | None = None
     ) -> Transcripts:
-        """Transcribe all clips of a split, after the clips without speech, which warm the device up.
+        """Transcribe all clips of a split, the first one twice: it warms the device up.
 
         Args:
             split: prepared with features of this model's extractor.
@@ -170,7 +167,9 @@ class Decoder:
     def _transcribe(
         self, split: PreparedSplit, on_progress: Callable[[int, int], None] | None
     ) -> Transcripts:
-        probes = self._transcribe_probes()
+        self._texts(
+            self._batch([split.features(0)], [split.fill(0)]), [self._prefix()]
+        )  # warms the device up
         texts: list[str] = []
         spent = 0.0
 
@@ -182,8 +181,7 @@ class Decoder:
             if on_progress is not None:
                 on_progress(len(texts), len(split))
 
-        size = BatchSize(self.config.eval_batch_size, clip_bytes(self.model, self._frames, self.precision))
-        size.start()
+        size = BatchSize(self.config.eval_batch_size)
         for first in range(0, len(split), size.loaded):
             rows = range(first, min(first + size.loaded, len(split)))
             prefixes = [self._prefix(split.origin(row)) for row in rows]
@@ -191,7 +189,7 @@ class Decoder:
             size.in_parts(len(rows), transcribe_part, self.greedy.forget)
         audio = sum(split.seconds(row) for row in range(len(split)))
         at_once = min(size.at_once, len(split))
-        return Transcripts(texts, spent, audio, self.device_name, self.precision, probes, at_once)
+        return Transcripts(texts, spent, audio, self.device_name, self.precision, at_once)
 
     @property
     def _frames(self) -> int:
@@ -221,28 +219,3 @@ class Decoder:
             tokens = transcribe_encoded(self.model, begins, encoded, greedy=self.greedy).cpu()
         decoded = self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return [text.strip() for text in decoded]
-
-    def _transcribe_probes(self) -> dict[str, str]:
-        extractor = self.processor.feature_extractor
-        found = {}
-        for name, audio in clips_without_speech(window_seconds(extractor)):
-            features, fill = extract_features(extractor, audio)
-            [found[name]] = self._texts(self._batch([features], [fill]), [self._prefix()])
-        return found
-
-
-def clips_without_speech(window: float) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and samples, float32 (samples,) at 16 kHz, of clips in which nobody speaks; the noise is always the same.
-
-    Args:
-        window: longest clip that the model hears, in seconds.
-    """
-    import numpy as np
-
-    for seconds in sorted({min(length, window) for length in (2.0, 10.0, window)}):
-        yield f"silence, {seconds:g} s", np.zeros(round(seconds * SAMPLE_RATE), dtype=np.float32)
-    generator = np.random.default_rng(0)
-    for level in (-60, -40):
-        seconds = min(5.0, window)
-        noise = generator.standard_normal(round(seconds * SAMPLE_RATE)) * 10.0 ** (level / 20.0)
-        yield f"white noise at \u2212{-level} dBFS, {seconds:g} s", noise.astype(np.float32)

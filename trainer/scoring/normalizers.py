@@ -185,7 +185,7 @@ def normalize(text: str, language: str) -> str:
     text = keep_minus(plain_digits(same_signs(text)))
     text = _without_pictures(text.translate(_HYPHENS))
     text = prepare_target(text, lowercase=False, remove_punctuation=True)
-    text = arrange_signs(text, language)
+    text = arrange_signs(text)
     for rule in LATE.get(language, ()):
         text = rule(text)
     return split_characters(text) if language in WITHOUT_SPACES else text

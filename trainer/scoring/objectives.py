@@ -109,8 +109,11 @@ def combine(
     worst = max(found, key=lambda name: found[name][decides])
     counting = [worst] if objective == "worst_source" else list(found)
     factors, errors = np.zeros(len(sources)), np.array(errors)
-    for name in counting:  # an equal share of the words for each
-        factors[of[name]] = lengths.sum() / (len(counting) * lengths[of[name]].sum())
+    heard = {name: float(lengths[of[name]].sum()) for name in counting}
+    for name in counting:
+        # An equal share for each, together as many words as independent ones would tell as much (Kish 1965): what is
+        # scaled up of a small source is no more heard for that.
+        factors[of[name]] = statistics.harmonic_mean([*heard.values()]) / heard[name]
         errors[of[name]] = counts[decides].of(of[name]).errors
     return rates | own, ClipErrors(errors * factors, lengths * factors)
 

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from trainer.scoring.alignment import Counts, ErrorCounts, Piece, align, count_errors, frequent_errors
-from trainer.scoring.breakdown import LENGTH, by_ranges, group_by
+from trainer.scoring.breakdown import LENGTH, by_seconds, group_by
 from trainer.scoring.decoding import Transcripts
 from trainer.scoring.hallucinations import Sign, find_signs
 from trainer.scoring.intervals import Comparison, Interval, compare, rate_interval
@@ -30,9 +30,13 @@ class Counted:
 
 
 def count_rates(
-    references: Sequence[str], hypotheses: Sequence[str], normalizers: Sequence[Normalizer]
+    references: Sequence[str],
+    hypotheses: Sequence[str],
+    normalizers: Sequence[Normalizer],
+    *,
+    silence: bool = False,
 ) -> Counted:
-    """Align and count, normalised and as written; references that are empty or only signs are in no rate.
+    """Align and count, normalised and as written.
 
     Where a normaliser's unit is the character, the WER is the CER, so that a language without spaces is measured by
     what it has; spaces count in neither.
@@ -41,6 +45,8 @@ def count_rates(
         references: what was said.
         hypotheses: as many.
         normalizers: of each pair.
+        silence: whether nothing is said where a reference is empty, so that all that is written there was inserted;
+            else nobody knows what is said there, and such clips are in no rate.
     """
     import numpy as np
 
@@ -65,11 +71,19 @@ def count_rates(
     )
     spoken = [text if words.strip() else "" for text, words in zip(spoken, said, strict=True)]
     alignments = align(said, heard)
-    words, orthographic = ErrorCounts.of_alignments(alignments), count_errors(spoken, written)
+    counted, taken = alignments, heard
+    if not silence:
+        spoken_in = [bool(text.strip()) for text in said]
+        counted = [pieces if there else [] for pieces, there in zip(alignments, spoken_in, strict=True)]
+        taken, written = (
+            [text if there else "" for text, there in zip(texts, spoken_in, strict=True)]
+            for texts in (heard, written)
+        )
+    words, orthographic = ErrorCounts.of_alignments(counted), count_errors(spoken, written)
     counts = {
         "wer": words,
         "wer_orthographic": orthographic,
-        "cer": by_character(words, said, heard),
+        "cer": by_character(words, said, taken),
         "cer_orthographic": by_character(orthographic, spoken, written),
     }
     return Counted(heard, alignments, counts)
@@ -94,6 +108,8 @@ class Reference:
     """Of each text its own, where they are in several languages."""
     columns: Mapping[str, Sequence[str]]
     """Cells by column, for groups."""
+    silence: bool = False
+    """Whether nothing is said where a text is empty; else nobody knows."""
 
     @functools.cached_property
     def normalized(self) -> list[str]:
@@ -198,7 +214,7 @@ class Scores:
 
     @property
     def empty_references(self) -> int:
-        """Utterances in which nothing is said; they are in no rate."""
+        """Utterances without a text."""
         return sum(not text.strip() for text in self.reference.normalized)
 
 
@@ -226,13 +242,15 @@ def score(
         rate: compare(mine.counts[rate].errors, counts.errors, counts.lengths)
         for rate, counts in (other.counts if other else {}).items()
     }
-    groups = {name: _scored(group_by(cells, name), mine, other) for name, cells in reference.columns.items()}
-    seconds = by_ranges(dict(enumerate(reference.seconds)), " s")
-    return Scores(reference, mine, other, comparisons, {**groups, LENGTH: _scored(seconds, mine, other)})
+    groups = {name: _scored(group_by(cells), mine, other) for name, cells in reference.columns.items()}
+    groups[LENGTH] = _scored(by_seconds(reference.seconds), mine, other)
+    return Scores(reference, mine, other, comparisons, groups)
 
 
 def _score_model(reference: Reference, name: str, transcripts: Transcripts, translates: bool) -> ModelScores:
-    counted = count_rates(reference.texts, transcripts.texts, reference.normalizers)
+    counted = count_rates(
+        reference.texts, transcripts.texts, reference.normalizers, silence=reference.silence
+    )
     if translates:
         counts = {CHRF_ERROR: count_chrf(reference.texts, transcripts.texts)}
         counted = dataclasses.replace(counted, counts=counts)

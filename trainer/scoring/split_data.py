@@ -27,7 +27,7 @@ from trainer.data.columns import (
     parse_row_filter,
     select_parts,
 )
-from trainer.data.drops import Drop, check_drops
+from trainer.data.drops import Drop, check_drops, is_usable
 from trainer.data.kept_splits import read_kept_splits
 from trainer.data.labels import check_languages, make_labels
 from trainer.data.prepared import PreparedSplit, find_features
@@ -181,17 +181,16 @@ def _taken_as_it_is(
     chosen = select_parts(asked, by_language, where_known=True)
     made = [clips_of_rows(config, table, rows, split, origin) for table, rows in chosen]
     clips = [clip for some, _ in made for clip in some]
-    spoken = [clip for clip in clips if has_words(clip.text)]
-    if not spoken:
+    if not any(has_words(clip.text) for clip in clips):
         how = f" after row_filter={config.row_filter!r}" if config.row_filter else ""
         raise DataError(
             f"data={config.data!r}: the split {split!r} has no clip with text{how}; give another one"
         )
     notes = notes + ([note] if note else []) + [told for _, times in made for told in times]
-    limit = config.max_eval_clips
-    if limit is not None and limit < len(spoken):
-        notes.append(f"{split}: {limit} of {len(spoken)} clips (data_seed={config.data_seed})")
-        clips = [spoken[at] for at in subset(spoken, limit, config.data_seed)]
+    limit, usable = config.max_eval_clips, [clip for clip in clips if is_usable(config, clip.text)]
+    if limit is not None and limit < len(usable):
+        notes.append(f"{split}: {limit} of {len(usable)} clips (data_seed={config.data_seed})")
+        clips = [usable[at] for at in subset(usable, limit, config.data_seed)]
     return SplitClips(split, clips, notes, columns)
 
 

@@ -32,11 +32,15 @@ class ErrorRates(evaluate.Metric):
         sources: Sequence[str] = (),
         objective: str = "clips",
         task: str = "transcribe",
+        *,
+        silence: bool = False,
     ) -> None:
-        """`normalizers` and `sources` are those of each text; `sources` may be empty for a single one."""
+        """`normalizers` and `sources` are those of each text, `sources` empty for a single one; `silence` as in
+        `count_rates`.
+        """
         super().__init__(keep_in_memory=True)
         self._normalizers, self._translates = normalizers, task == TRANSLATE
-        self._sources, self._objective = sources, objective
+        self._sources, self._objective, self._silence = sources, objective, silence
         self.utterances = ClipErrors(np.zeros(0), np.zeros(0))
         """What each text of the last `compute` adds to the objective."""
 
@@ -53,7 +57,7 @@ class ErrorRates(evaluate.Metric):
         counts: Mapping[str, Counts] = (
             {CHRF_ERROR: count_chrf(references, predictions)}
             if self._translates
-            else count_rates(references, predictions, self._normalizers).counts
+            else count_rates(references, predictions, self._normalizers, silence=self._silence).counts
         )
         rates, self.utterances = combine(counts, self._sources or [""] * len(references), self._objective)
         if not self._translates:

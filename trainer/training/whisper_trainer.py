@@ -23,8 +23,8 @@ from trainer.deepspeed import check_engine
 from trainer.errors import DivergedError
 from trainer.model.adapters import merged
 from trainer.model.greedy import GreedyDecoder
-from trainer.model.whisper import resolve_precision, with_bf16_decoder
-from trainer.scoring.batch_size import BatchSize, clip_bytes
+from trainer.model.whisper import with_bf16_decoder
+from trainer.scoring.batch_size import BatchSize
 from trainer.scoring.decoding import transcribe_encoded
 from trainer.scoring.normalizers import Normalizer
 from trainer.training.batches import BatchPlan, PlannedBatches, evaluation_batches
@@ -72,8 +72,10 @@ class WhisperTrainer(SavingTrainer):
         self.plan = plan
         self._collators = collators
         self._evaluation = evaluation
-        sources = evaluation.origins.sources
-        self._metric = ErrorRates(normalizers, sources, config.objective, config.task)
+        self._metric = ErrorRates(
+            *(normalizers, evaluation.origins.sources, config.objective, config.task),
+            silence=config.empty_text == "keep",
+        )
         self.full_frames = full_frames
         self._model_name = config.model
         self._label_smoothing = config.label_smoothing
@@ -84,11 +86,7 @@ class WhisperTrainer(SavingTrainer):
         self._writer, self._greedy = self.model, GreedyDecoder(self.model)
         # Prepared features, in large batches: unless asked for, no other process loads them.
         self._evaluation_loaders = self.args.dataloader_num_workers if config.dataloader_workers else 0
-        self._batch_size = BatchSize(
-            config.eval_batch_size,
-            clip_bytes(self.model, collators["evaluation"].n_frames, resolve_precision(config.precision)),
-            same_everywhere=self._deepspeed_asked,
-        )
+        self._batch_size = BatchSize(config.eval_batch_size, same_everywhere=self._deepspeed_asked)
         self.remove_callback(PrinterCallback)
         self.predictions: list[str] = []
         self.utterances = self._metric.utterances
@@ -235,7 +233,6 @@ class WhisperTrainer(SavingTrainer):
         if self.accelerator.mixed_precision == "bf16" and not self._deepspeed_asked:
             self._writer = with_bf16_decoder(self.model)
         self._greedy = GreedyDecoder(self._writer)
-        self._batch_size.start()
         try:
             return super().evaluation_loop(*args, **kwargs)
         finally:

@@ -129,7 +129,7 @@ class Transcriber:
         self._decoder = Decoder(asked.replace(task=self.task, language=known or asked.language))
         self._multilingual = is_multilingual(self._decoder.processor)
         self.language = self._decoder.config.language if known or not self._multilingual else None
-        self._batch_size, self._size = batch_size, BatchSize(batch_size, clip_bytes=0)
+        self._batch_size, self._size = batch_size, BatchSize(batch_size)
         self.window = window_seconds(self._decoder.processor.feature_extractor)
 
     def transcribe(

@@ -100,10 +100,7 @@ def _model_dict(found: ModelScores) -> dict[str, Any]:
             "device": transcripts.device,
             "precision": transcripts.precision,
         },
-        "hallucination": {
-            "signs": [dataclasses.asdict(sign) for sign in found.signs],
-            "without_speech": transcripts.probes,
-        },
+        "hallucination": {"signs": [dataclasses.asdict(sign) for sign in found.signs]},
         "frequent_errors": [
             {"kind": kind, "said": said, "written": written, "times": times}
             for kind, said, written, times in found.frequent()
@@ -192,6 +189,7 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
         texts=[data.prepared.text(row) for row in range(len(data))],
         normalizers=make_normalizers(config, origins, decoder.processor.tokenizer),
         columns={name: data.column(name) for name in columns},
+        silence=config.empty_text == "keep",
     )
     if not any(text.strip() for text in reference.normalized):  # before hours of decoding
         raise DataError(

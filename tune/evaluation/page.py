@@ -65,7 +65,6 @@ def evaluation_page(result: EvaluationResult) -> str:
             for one in scores.model.signs
         ],
         most_signs=_MOST_SIGNS,
-        silence=_silence(scores),
         worst=[_utterance(scores, row) for row in scores.model.decides.worst_first()[:_WORST]],
         gap=" " if scores.normalizer.unit == "words" else "",
         method=_method(result),
@@ -93,15 +92,6 @@ def _tiles(scores: Scores) -> list[tuple[str, str]]:
         *tiles,
         (f"{speed.real_time_factor:.3f}", f"real-time factor on {speed.device}, {speed.precision}"),
     ]
-
-
-def _silence(scores: Scores) -> list[list[Cell | str]]:
-    """What the models write where nobody speaks."""
-    found = []
-    for name in scores.model.transcripts.probes:
-        texts = [model.transcripts.probes.get(name, "") for model in scores.models]
-        found.append([name, *(Cell(text, "bad") if text else "–" for text in texts)])
-    return found
 
 
 def _utterance(scores: Scores, row: int) -> dict[str, Any]:

@@ -232,8 +232,6 @@ def _print_signs(scores: Scores, console: Console) -> None:
         say(console, f"  {SIGNS[kind]}: {counts[0]} clips")
         for sign in [sign for sign in scores.model.signs if sign.kind == kind][:_MOST_SIGNS]:
             say(console, f"    {scores.reference.names[sign.row]}: {sign.detail}")
-    for name, text in scores.model.transcripts.probes.items():
-        say(console, f"  {name}: {'nothing written, as it should be' if not text else f'wrote {text!r}'}")
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[str]], *, bold: bool = False) -> Table:

@@ -318,7 +318,7 @@ def _reach(clips: ClipErrors | None, *, difference: bool = False) -> tuple[float
     found = (difference_interval if difference else rate_interval)(clips.word_errors, clips.words)
     if found is None:
         return None
-    counted = clips.words > 0
+    counted = (clips.words > 0) | (clips.word_errors != 0)
     rate = ClipErrors(clips.word_errors[counted], clips.words[counted]).rate
     return rate - found[0], found[1] - rate
 

@@ -123,3 +123,11 @@ def test_nothing_left_is_told(folder: Path) -> None:
     rows = rows_with(audio=FILES, text=[""] * 12, split=["test"] * 12)
     with pytest.raises(DataError, match="the split 'test' has no clip with text"):
         load_split(TrainConfig(data=str(write_manifest(folder / "mute.csv", rows))), "test")
+
+
+def test_silence_on_purpose_is_among_the_few_that_are_measured(folder: Path) -> None:
+    rows = rows_with(audio=FILES, text=["", *["a"] * 11], split=["test"] * 12)
+    settings = config(write_manifest(folder / "pause.csv", rows), row_filter=None, empty_text="keep")
+    assert "" in {clip.text for clip in load_split(settings.replace(max_eval_clips=11), "test").clips}
+    dropped = settings.replace(empty_text="drop", max_eval_clips=10)
+    assert {clip.text for clip in load_split(dropped, "test").clips} == {"a"}

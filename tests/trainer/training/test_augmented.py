@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
-import torch
 from processes import run_workers
 
 from trainer.config import TrainConfig
@@ -25,12 +23,7 @@ FULL = 400
 """Feature frames that the demo's model hears."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -126,14 +119,6 @@ def test_evaluations_hear_the_clips_as_they_are(
     for clip, features in zip(batch["clips"].tolist(), batch["input_features"], strict=True):
         stored = data.splits["validation"].features(clip)
         np.testing.assert_array_equal(features[:, : stored.shape[1]], stored.astype(np.float32))
-
-
-def test_mask_lengths_are_those_of_the_settings(
-    config: TrainConfig, data: PreparedData, tmp_path: Path
-) -> None:
-    masked = config.replace(spec_augment=True, mask_time_length=20, mask_feature_length=5)
-    model = _make_trainer(masked, data, data.splits["validation"], None, tmp_path).model
-    assert (model.config.mask_time_length, model.config.mask_feature_length) == (20, 5)
 
 
 def test_noises_and_rooms_of_folders(config: TrainConfig, data: PreparedData, tmp_path: Path) -> None:

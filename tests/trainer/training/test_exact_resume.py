@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +57,7 @@ def assert_same_weights(folder: Path, reference: Path, atol: float) -> None:
         torch.testing.assert_close(value, expected[name], atol=atol, rtol=0, msg=name)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """As `distributed_run.py` has: sums over more threads differ in their last digits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -95,19 +89,6 @@ def unbroken(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> R
     return report
 
 
-def test_resumed_in_the_same_process(config: TrainConfig, unbroken: Rows, tmp_path: Path) -> None:
-    report = Rows(tmp_path)
-    result = train(config, report, resume_from=unbroken.folder / "kept-4")
-    assert result.steps == 8
-    assert after(report.rows, 0) == after(unbroken.rows, 4)
-    assert_same_weights(tmp_path / "kept-8", unbroken.folder / "kept-8", atol=1e-5)
-    for step in (6, 8):
-        found, expected = (
-            (folder / f"kept-{step}" / UTTERANCES_FILE).read_text() for folder in (tmp_path, unbroken.folder)
-        )
-        assert found == expected
-
-
 def run(config: TrainConfig, folder: Path, resume_from: Path | None = None) -> list[dict[str, Any]]:
     """The rows of a training in fresh processes, which keep every checkpoint in `folder`."""
     folder.mkdir(exist_ok=True)
@@ -122,6 +103,11 @@ def test_resumed_in_a_fresh_process(config: TrainConfig, unbroken: Rows, tmp_pat
     rows = run(config, tmp_path, unbroken.folder / "kept-2")
     assert after(rows, 0) == after(unbroken.rows, 2)
     assert_same_weights(tmp_path / "kept-8", unbroken.folder / "kept-8", atol=1e-5)
+    for step in (4, 8):
+        found, expected = (
+            (folder / f"kept-{step}" / UTTERANCES_FILE).read_text() for folder in (tmp_path, unbroken.folder)
+        )
+        assert found == expected
 
 
 @pytest.mark.slow

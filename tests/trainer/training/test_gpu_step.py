@@ -112,20 +112,6 @@ def test_the_host_never_waits_on_a_gpu(
     assert trainer.state.global_step == 4
 
 
-def test_batches_are_copied_while_the_host_goes_on(small_config: TrainConfig, tmp_path: Path) -> None:
-    trainer = make_trainer(small_config, tmp_path)
-    batch = trainer._collators["train"]([0, 1])
-    trainer.args.__dict__["_setup_devices"] = torch.device("meta")
-    operations = Operations()
-    operations.switch(True)
-    with operations:
-        found = trainer._prepare_inputs(batch)
-    assert {value.device.type for value in found.values()} == {"meta"}
-    copies = [kwargs for name, kwargs in operations.found if name == "_to_copy"]
-    assert len(copies) == len(batch)
-    assert all(kwargs["non_blocking"] for kwargs in copies)
-
-
 def test_attention_does_not_plan_for_each_shape(small_config: TrainConfig) -> None:
     before = torch.backends.cuda.cudnn_sdp_enabled()
     try:
@@ -136,14 +122,6 @@ def test_attention_does_not_plan_for_each_shape(small_config: TrainConfig) -> No
             assert not torch.backends.cuda.cudnn_sdp_enabled()
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
-
-
-def test_label_tokens_are_counted_on_the_host(small_config: TrainConfig, tmp_path: Path) -> None:
-    trainer = make_trainer(small_config, tmp_path)
-    batches = [trainer._collators["train"](clips) for clips in ([0, 1], [2])]
-    _, tokens = trainer.get_batch_samples(iter(batches), 2, torch.device("meta"))
-    assert tokens.device.type == "cpu"
-    assert tokens == sum(len(batch["label_positions"]) for batch in batches)
 
 
 def test_a_gpu_gets_features_as_they_are_stored(small_config: TrainConfig, tmp_path: Path) -> None:
@@ -194,21 +172,6 @@ def test_on_a_gpu_as_many_processes_load_as_shared_memory_holds(
     trainer = _make_trainer(config, data, data.splits["validation"], plan, tmp_path, augmented)
     assert trainer.get_train_dataloader().num_workers == expected
     assert trainer.get_eval_dataloader().num_workers == (config.dataloader_workers or 0)
-
-
-def casts_of_evaluation(config: TrainConfig) -> int:
-    operations = Operations()
-    operations.switch(True)
-    with operations:
-        evaluate(config)
-    return sum(name == "_to_copy" for name, _ in operations.found)
-
-
-def test_in_bf16_a_token_casts_no_weights(small_config: TrainConfig) -> None:
-    config = small_config.replace(precision="bf16", max_eval_clips=4, eval_batch_size=4)
-    prepare(config)
-    few, many = (casts_of_evaluation(config.replace(generation_max_length=tokens)) for tokens in (3, 8))
-    assert many - few <= 5  # the scores, which are compared in float32
 
 
 def test_bf16_writes_nearly_what_fp32_does(small_config: TrainConfig) -> None:

@@ -59,8 +59,8 @@ class Keeper:
 def config(small_config: TrainConfig) -> TrainConfig:
     """8 steps, evaluations after 2, 4, 6 and 8."""
     return small_config.replace(
-        max_train_clips=32, max_eval_clips=8, epochs=2.0, train_batch_size=4, gradient_accumulation_steps=2
-    ).replace(dropout=0.2, evaluations=4)
+        max_train_clips=32, max_eval_clips=2, epochs=2.0, train_batch_size=4, gradient_accumulation_steps=2
+    ).replace(dropout=0.2, evaluations=4, generation_max_length=8)
 
 
 def assert_same(one: Path, other: Path) -> None:

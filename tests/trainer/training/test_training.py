@@ -15,14 +15,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
 from transformers import TrainerCallback, WhisperForConditionalGeneration, WhisperModel, WhisperProcessor
 from transformers.models.whisper.modeling_whisper import shift_tokens_right
 
 from trainer.config import TrainConfig
 from trainer.data.features import pad_features
 from trainer.data.prepared import prepare
-from trainer.model.pretrained import DEMO_MODEL
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model, load_model_config
 from trainer.train import _make_trainer, evaluate, train
@@ -85,7 +83,7 @@ def test_accumulation_does_not_change_the_gradient(
     assert len(lengths) > 3, "the test needs labels of unequal length"
     reference = first_gradient(config, 16, 1, tmp_path)
     assert math.sqrt(sum(float(g.norm()) ** 2 for g in reference.values())) > 0.1
-    for batch, accumulation in [(8, 2), (4, 4), (1, 16), (2, 16)]:  # the last leaves half of its passes empty
+    for batch, accumulation in [(4, 4), (2, 16)]:  # the last leaves half of its passes empty
         gradient = first_gradient(config, batch, accumulation, tmp_path)
         assert gradient.keys() == reference.keys()
         for name, value in gradient.items():
@@ -290,21 +288,6 @@ def test_evaluation_decodes_as_whispers_own_generate(small_config: TrainConfig, 
     assert found.rates["clips"] == len(split) == 16
 
 
-@pytest.mark.slow
-@pytest.mark.occasional
-def test_a_compiled_training_learns_the_same(small_config: TrainConfig, tmp_path: Path) -> None:
-    config = small_config.replace(max_steps=3, evaluations=1, max_eval_clips=2)
-    base = load_file(DEMO_MODEL / "model.safetensors")
-    learned = []
-    for compiled in (False, True):
-        result = train(config.replace(torch_compile=compiled), output_dir=tmp_path / str(compiled))
-        assert result.checkpoint is not None
-        weights = load_file(result.checkpoint / "model.safetensors")
-        learned.append(torch.cat([(weights[name] - base[name]).flatten() for name in base]))
-    assert learned[0].norm() > 0
-    assert (learned[1] - learned[0]).norm() < 1e-3 * learned[0].norm()
-
-
 def test_same_seed_same_result_other_seed_other_result(small_config: TrainConfig) -> None:
     config = small_config.replace(max_steps=3, train_batch_size=4, evaluations=1, dropout=0.1)
 
@@ -315,44 +298,6 @@ def test_same_seed_same_result_other_seed_other_result(small_config: TrainConfig
 
     assert losses(1) == losses(1)
     assert losses(1) != losses(2)
-
-
-def test_schedule_has_its_horizon_at_the_full_budget_whatever_the_evaluations(
-    small_config: TrainConfig,
-) -> None:
-    def rates(evaluate_at: tuple[int, ...]) -> list[float]:
-        rows: list[Mapping[str, float]] = []
-        config = small_config.replace(
-            max_steps=6, train_batch_size=4, evaluate_at=evaluate_at, log_every_seconds=0.0, warmup_ratio=0.34
-        )
-        train(config, lambda metrics, folder: folder is None and rows.append(metrics))  # type: ignore[func-returns-value]
-        return [row["learning_rate"] for row in rows]
-
-    assert rates((8,)) == rates((8, 16)) == pytest.approx([0, 5e-4, 1e-3, 7.5e-4, 5e-4, 2.5e-4])
-
-
-@pytest.mark.parametrize(
-    ("name", "warmup", "expected"),
-    [
-        ("constant", {"warmup_ratio": 0.5}, [0, 1 / 3, 2 / 3, 1, 1, 1]),
-        ("constant_with_warmup", {"warmup_ratio": 0.5, "warmup_steps": 2}, [0, 1 / 2, 1, 1, 1, 1]),
-        ("constant_with_warmup", {"warmup_ratio": 0.0}, [1] * 6),
-    ],
-)
-def test_a_constant_schedule_has_its_warmup(
-    small_config: TrainConfig, name: str, warmup: dict[str, Any], expected: list[float]
-) -> None:
-    rows: list[Mapping[str, float]] = []
-    config = small_config.replace(
-        scheduler_type=name,
-        **warmup,
-        max_steps=6,
-        train_batch_size=4,
-        evaluations=1,
-        max_eval_clips=2,
-    )
-    train(config.replace(log_every_seconds=0.0), lambda metrics, folder: rows.append(metrics))
-    assert [1e3 * row["learning_rate"] for row in rows[:-1]] == pytest.approx(expected)
 
 
 @pytest.fixture

@@ -86,11 +86,6 @@ def test_nobody_speaks_or_softly(tmp_path: Path) -> None:
         assert len(find_speech(read_recording(tmp_path / "a.wav")[0], 4.0)) == count
 
 
-def test_what_breaks_off_or_repeats_is_doubtful(tmp_path: Path) -> None:
-    terse = load(other(tmp_path / "terse", max_length=2))
-    assert "breaks off" in {each.doubt for each in segments(terse, demo_clips()[0][0])}
-
-
 def test_the_language_is_detected_where_none_is_given(tmp_path: Path) -> None:
     clip = demo_clips()[0][0]
     model = load(other(tmp_path / "open", language=None, task=None))

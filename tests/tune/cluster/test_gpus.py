@@ -15,7 +15,6 @@ from ray_nodes import Nodes
 from search_process import QUICK, Search
 
 from trainer.config import TrainConfig
-from trainer.memory import room_on_gpu
 from tune.cli import main
 from tune.cluster.session import gpu_precision
 from tune.experiments.folder import EVENTS_FILE
@@ -121,17 +120,15 @@ def test_precision_is_one_that_all_gpus_have(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("gpus", "share"), [(0.25, 0.25), (1.0, 1.0), (2.0, 1.0), (0.0, 1.0)])
-def test_an_evaluation_counts_on_no_more_than_the_trials_share(
+def test_a_trial_takes_no_more_of_a_gpu_than_its_share(
     monkeypatch: pytest.MonkeyPatch, gpus: float, share: float
 ) -> None:
     data: Any = SimpleNamespace(folder=Path("features"))
     monkeypatch.setattr(ray, "get", lambda reference: reference)
     nothing = SimpleNamespace(get_accelerator_ids=dict)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: nothing)  # asked anew, it would start a Ray
-    monkeypatch.setenv("TUNE_WHISPER_GPU_SHARE", "0.5")  # of the trial before in this process
-    TrialInputs(config=TrainConfig(), data=data, copies=None, cpus=1.0, gpus=gpus).open()
+    given: list[float] = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", given.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (80 * GIB, 80 * GIB))
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
-    assert room_on_gpu() == pytest.approx(0.85 * share * 80 * GIB)
+    TrialInputs(config=TrainConfig(), data=data, copies=None, cpus=1.0, gpus=gpus).open()
+    assert given == [share]

@@ -121,7 +121,6 @@ def test_the_page_is_one_file(compared: tuple[dict[str, Any], Path]) -> None:
         "Worst utterances",
         "Signs of hallucination",
         "by accent",
-        "silence, 2 s",
     ):
         assert word in text
     worst = max(
@@ -149,7 +148,7 @@ def test_on_the_screen_and_no_difference_to_itself(
     printed = capsys.readouterr().out
     for text in (
         *("demo against demo (baseline) on demo, split test", "normaliser  auto-en", "real-time factor"),
-        *("no difference shown", "by accent", "by clip length", "signs of hallucination", "silence, 2 s"),
+        *("no difference shown", "by accent", "by clip length", "signs of hallucination"),
         *("worst utterances", "  said   ", "  heard  ", "95 % interval"),
     ):
         assert text in printed
@@ -162,7 +161,7 @@ def named(speakers: list[str], model: str, baseline: str) -> Scores:
     n = len(speakers)
     names, plain = [f"{row}.wav" for row in range(n)], Normalizer("none", "words", "as it is", str.strip)
     reference = Reference(names, [1.0] * n, ["a b"] * n, [plain] * n, {"speaker": speakers})
-    heard = Transcripts(["a c"] * n, 1.0, 10.0, "nothing", "fp32", {}, 16)
+    heard = Transcripts(["a c"] * n, 1.0, 10.0, "nothing", "fp32", 16)
     return score(reference, (model, heard), (baseline, heard))
 
 
@@ -181,13 +180,13 @@ def result_of(scores: Scores, text: str) -> Any:
 def test_nothing_of_the_users_is_html() -> None:
     hostile = "</script><script>alert(1)</script>&\"'"
     scores = named([hostile, "b"], hostile, "other")
-    wrote = Transcripts([hostile, "a b"], 1.0, 10.0, hostile, "fp32", {hostile: hostile}, 16)
+    wrote = Transcripts([hostile, "a b"], 1.0, 10.0, hostile, "fp32", 16)
     normalizers = [Normalizer("none", "words", hostile, str.strip)] * 2
     columns = {hostile: [hostile, "b"]}
     reference = Reference([hostile, "1.wav"], [1.0] * 2, scores.reference.texts, normalizers, columns)
     scores = score(reference, (hostile, wrote), ("other", wrote))
     page = Page(evaluation_page(result_of(scores, hostile)))
-    assert page.text.count(hostile) >= 12
+    assert page.text.count(hostile) >= 10
 
 
 def test_an_experiment_stands_for_its_winner_on_its_own_data(
