@@ -93,7 +93,7 @@ def test_a_store_that_is_not_there(
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("words", ["--space lr_batch", "--space lr_batch --dry-run", "train --steps 1"])
+@pytest.mark.parametrize("words", ["--space lr_batch", "--space lr_batch --dry-run", "train"])
 def test_a_file_store_is_refused_before_the_data_is_looked_at(
     words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

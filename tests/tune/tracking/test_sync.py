@@ -17,6 +17,7 @@ from mlflow_tables import empty_database
 
 from tune.experiments.results import run_ids
 from tune.tracking.sync import Sync
+from tune.util.errors import TrackingError
 
 Begin = Callable[..., Sync]
 
@@ -65,6 +66,14 @@ def test_what_happens_is_seen_within_seconds(folder: Path, begin: Begin) -> None
     assert sync.finish() is None
     assert client.get_run(parent).info.status == "FAILED"
     assert run_ids(folder) == {"001": children(client, parent)["001"].info.run_id}
+
+
+def test_a_store_that_is_away_at_the_start_is_one_line(tmp_path: Path, proxy: CutProxy, begin: Begin) -> None:
+    made = MadeLog(tmp_path / tmp_path.name, f"http://me:s3cret@127.0.0.1:{proxy.port}")
+    proxy.stop()
+    with pytest.raises(TrackingError, match=r"me:\*\*\*@.* cannot be reached: Connection refused") as caught:
+        begin(made)
+    assert "\n" not in str(caught.value)
 
 
 def test_cut_in_the_middle_and_back(tmp_path: Path, server: Server, proxy: CutProxy, begin: Begin) -> None:
