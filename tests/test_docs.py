@@ -153,13 +153,6 @@ def test_a_command_is_accepted_or_marked(command: str, block: Block) -> None:
 
 
 @pytest.mark.usefixtures("_only_parse")
-def test_what_a_parser_refuses_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        accepted(["export", "EXPERIMENT", "--outptu", "my-model"])
-    assert "--outptu" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("_only_parse")
 def test_commands_and_options_that_the_text_names_are_there() -> None:
     words = [
         [],

@@ -59,12 +59,15 @@ class Server:
 
     def is_up(self) -> bool:
         """Whether it answers."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(f"{self.url}/health", timeout=2):
-                return True
-        except OSError:
-            return False
+        return _answers(self.url)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with DIRECT.open(f"{url}/health", timeout=2):
+            return True
+    except OSError:
+        return False
 
 
 def wait_for(condition: Callable[[], Any], seconds: float) -> Any:
@@ -126,6 +129,7 @@ def running_ui(
         line = process.stdout.readline()
         match = re.fullmatch(rf"MLflow UI for {name}: (http://127\.0\.0\.1:\d+/#/experiments/1/\S+)\n", line)
         assert match, line + (process.communicate()[1] if process.poll() is not None else "")
+        wait_for(lambda: process.poll() is not None or _answers(match.group(1).split("/#")[0]), 120)
         yield process, match.group(1)
     finally:
         process.terminate()

@@ -24,8 +24,8 @@ from trainer.scoring.translation import TRANSLATE, count_chrf
 if TYPE_CHECKING:
     import numpy as np
 
-QUICK_CLIPS = 32
-"""Clips of the validation split that a quick check transcribes."""
+_MOST_CLIPS = 32
+"""Clips of the validation split that are transcribed."""
 _POINTS = {"float32": 0.5, "float16": 0.5, "int8": 1.5, "int8_float16": 1.5, "q5_0": 2.0}
 """WER points that a conversion may cost, by how it stores its weights."""
 _WORDS = 2
@@ -44,32 +44,33 @@ class CheckClips:
     texts: list[str] = dataclasses.field(default_factory=list)
 
 
-def read_clips(config: TrainConfig, window: float, most: int | None) -> CheckClips:
-    """Clips of the validation split, and all of the test split where `most` is None.
+def read_clips(
+    config: TrainConfig, window: float, split: str = "validation", most: int = _MOST_CLIPS
+) -> CheckClips:
+    """Clips of a split, evenly spread over it.
 
     Args:
         config: its data settings count.
         window: in seconds; longer clips are left out, as unreadable ones are.
-        most: so many clips, evenly spread over the validation split; None for every clip of both splits.
+        split: its name.
+        most: so many clips at most.
 
     Raises:
         DataError: the data cannot be found or read, or none of its clips can be used.
         ConfigError: the settings of the data contradict each other.
     """
-    splits, found = load_clips(config).splits, CheckClips()
-    for split in ("validation", "test") if most is None else ("validation",):
-        # A format decodes in one language: of data in several, those clips that the model decodes so by itself.
-        every = splits.get(split, [])
-        clips = [clip for clip in every if clip.origin.config(config) == config] or every
-        count = min(most or len(clips), len(clips))
-        for clip in (clips[index * len(clips) // count] for index in range(count)):
-            try:
-                found.audio.append(read_audio(clip.source(), max_seconds=window))
-            except AudioError:
-                continue
-            found.texts.append(clip.text)
+    found, every = CheckClips(), load_clips(config).splits.get(split, [])
+    # A format decodes in one language: of data in several, those clips that the model decodes so by itself.
+    clips = [clip for clip in every if clip.origin.config(config) == config] or every
+    count = min(most, len(clips))
+    for clip in (clips[index * len(clips) // count] for index in range(count)):
+        try:
+            found.audio.append(read_audio(clip.source(), max_seconds=window))
+        except AudioError:
+            continue
+        found.texts.append(clip.text)
     if not found.audio:
-        raise DataError(f"data={config.data!r}: none of its validation clips can be read")
+        raise DataError(f"data={config.data!r}: none of its {split} clips can be read")
     return found
 
 

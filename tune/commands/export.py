@@ -60,12 +60,6 @@ def export_parser() -> argparse.ArgumentParser:
         + "; ".join(f"{name} {', '.join(FORMATS[name].quantizations)}" for name in CONVERTED)
         + " (default: the first)",
     )
-    formats.add_argument(
-        "--check",
-        choices=("quick", "all"),
-        default="quick",
-        help="clips that they are checked on: 32 of validation, or all of validation and test (default: quick)",
-    )
     other = parser.add_argument_group("a model that is there already")
     other.add_argument(
         "--from-model",
@@ -111,7 +105,7 @@ def run(words: list[str]) -> list[str]:
     from tune.runs.finish import find_finished
     from tune.util.console import make_console
 
-    console, every_clip = make_console(), options.check == "all"
+    console = make_console()
     if options.from_model is not None:
         outcome = export_existing(
             options.from_model,
@@ -120,7 +114,6 @@ def run(words: list[str]) -> list[str]:
             targets=targets,
             data=options.data,
             language=options.language,
-            every_clip=every_clip,
         )
     else:
         outcome = export_trial(
@@ -130,7 +123,6 @@ def run(words: list[str]) -> list[str]:
             options.trial,
             console,
             targets=targets,
-            every_clip=every_clip,
             adapter=options.adapter,
             point=options.point,
             find=find_finished,
@@ -155,7 +147,6 @@ def _check_options(options: argparse.Namespace) -> None:
         "--trial": (options.trial, not existing, "EXPERIMENT, not with --from-model"),
         "--point": (options.point, not existing, "EXPERIMENT, not with --from-model"),
         "--adapter": (options.adapter or None, not existing, "EXPERIMENT, not with --from-model"),
-        "--check all": (options.check == "all" or None, converts, "a --format that is converted"),
     }
     for option, (given, able, needed) in needs.items():
         if given is not None and not able:

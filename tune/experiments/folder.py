@@ -23,7 +23,7 @@ EVENTS_FILE, PROGRESS_FILE = "events.jsonl", "progress.jsonl"
 TRIALS_FOLDER = "trials"
 """Written by Ray itself, straight to the storage."""
 _STATE_FILE = ".uploaded.json"
-_LOCAL_ONLY = ("mlflow_ui.log", ".db-wal", ".db-shm", ".db-journal")
+_LOCAL_ONLY = (".db-wal", ".db-shm", ".db-journal")
 """Ends of names: SQLite's own files belong to the database only while it is open."""
 _NOT_EXPORTED = ("optimizer.pt", "scheduler.pt")
 """The larger part of a checkpoint, of which an export takes nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import socket
 import sqlite3
 import urllib.parse
@@ -79,7 +80,7 @@ def check_store(uri: str) -> None:
     """Find out in seconds whether a store can be there at all; what it says is found out when it is opened.
 
     Raises:
-        TrackingError: nothing listens at a server's address, or the store is of a kind that MLflow has no more.
+        TrackingError: nothing listens at a server's address, or it is a folder of files, which MLflow refuses.
     """
     shown = hide_password(uri)
     if is_server(uri):
@@ -94,9 +95,11 @@ def check_store(uri: str) -> None:
             raise TrackingError(
                 f"MLflow store {shown}: cannot be reached: {error.strerror or error}; is the server running?"
             ) from error
-    elif "://" not in uri and not uri.startswith(("sqlite:", "databricks", "uc:")):
+    elif uri.startswith("file:") or not re.match(r"\w+(\+\w+)?://|sqlite:|databricks|uc:", uri):
+        folder = shlex.quote(urllib.parse.unquote(urllib.parse.urlsplit(uri).path))
         raise TrackingError(
-            f"MLflow store {shown}: a plain folder is no store any more; give sqlite:///FILE, a database or a server"
+            f"MLflow store {shown}: is a file store, which MLflow refuses from 3.13 on; bring it into a database by "
+            f"mlflow migrate-filestore --source {folder} --target sqlite:///FILE, and give sqlite:///FILE"
         )
 
 

@@ -51,7 +51,6 @@ def export_trial(
     console: Console,
     *,
     targets: Sequence[Target] = (),
-    every_clip: bool = False,
     adapter: bool = False,
     point: float | None = None,
     find: Find = find_experiment,
@@ -67,7 +66,6 @@ def export_trial(
         trial_id: another trial than the best.
         console: told what is done.
         targets: formats to make beside the Hugging Face one.
-        every_clip: check them on all clips of validation and test.
         adapter: also write the adapters of a trial with LoRA, to a folder of their own.
         point: share of the trial in its mean with the base model, above 0 and below 1; None for the trial itself.
         find: finds the experiment.
@@ -103,7 +101,7 @@ def export_trial(
                     raise
                 say(console, f"warning: not measured again, the figures are those of the search: {error}")
                 rates, changed = _rates_of_search(saved, trial), ()
-        outcome = add_formats(partial, targets, config, every_clip=every_clip, console=console)
+        outcome = add_formats(partial, targets, config, console)
         summary = {
             "experiment": experiment,
             "trial_id": trial.trial_id,
@@ -275,7 +273,6 @@ def export_existing(
     targets: Sequence[Target],
     data: str | None = None,
     language: str | None = None,
-    every_clip: bool = False,
 ) -> FormatsOutcome:
     """Convert a Whisper model, and check it on the data that it was trained on or on other data.
 
@@ -286,7 +283,6 @@ def export_existing(
         targets: formats to make.
         data: clips to check on; by default those that the model was trained on.
         language: spoken language; by default the one in the model's settings.
-        every_clip: check on all clips of validation and test.
 
     Raises:
         ConfigError: there is nowhere to write, or no language is known.
@@ -309,9 +305,7 @@ def export_existing(
     with contextlib.nullcontext(folder.absolute()) if output is None else _new_folder(output) as place:
         if output is not None:
             write_model(config, folder if folder.is_dir() else Path(config.model), place)
-        outcome = add_formats(
-            place, targets, config if checked else None, every_clip=every_clip, console=console
-        )
+        outcome = add_formats(place, targets, config if checked else None, console)
         summary = read_object(place / EVALUATION_FILE)
         summary["formats"] = {**summary.get("formats", {}), **outcome.made}
         _write_evaluation(place, summary)

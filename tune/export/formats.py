@@ -38,12 +38,7 @@ class FormatsOutcome:
 
 
 def add_formats(
-    folder: Path,
-    targets: Sequence[Target],
-    config: TrainConfig | None,
-    *,
-    every_clip: bool,
-    console: Console,
+    folder: Path, targets: Sequence[Target], config: TrainConfig | None, console: Console
 ) -> FormatsOutcome:
     """Convert the model of a folder into folders below it, named for their formats.
 
@@ -51,7 +46,6 @@ def add_formats(
         folder: a Hugging Face model.
         targets: formats to make.
         config: its language, normaliser and data count; None converts without a check.
-        every_clip: check on all clips of validation and test, not only on some of validation.
         console: told what is done, and how far it is.
 
     Returns:
@@ -64,7 +58,7 @@ def add_formats(
         # Converters, runtimes and audio readers raise what they like, with no base in common: RuntimeError, OSError,
         # classes of their own. None of it may cost the model, which is finished, or the other formats.
         try:
-            checker = _checker(folder, config, every_clip, console, status) if config is not None else None
+            checker = _checker(folder, config, console, status) if config is not None else None
         except Exception as error:  # noqa: BLE001 - told with its cause
             names = ", ".join(target.name for target in targets)
             outcome.problems.append(f"{names}: not made, for they could not be checked: {_cause(error)}")
@@ -83,15 +77,12 @@ def _cause(error: Exception) -> str:
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
 
 
-def _checker(
-    folder: Path, config: TrainConfig, every_clip: bool, console: Console, status: Status
-) -> Checker | None:
+def _checker(folder: Path, config: TrainConfig, console: Console, status: Status) -> Checker | None:
     """What formats are checked with; None, and a warning, where the data has gone."""
-    from trainer.conversion.check import QUICK_CLIPS, Checker, read_clips
+    from trainer.conversion.check import Checker, read_clips
 
     try:
-        window = read_decoding(folder).window_seconds
-        clips = read_clips(config, window, None if every_clip else QUICK_CLIPS)
+        clips = read_clips(config, read_decoding(folder).window_seconds)
     except DataError as error:
         say(console, f"warning: converted models are not checked, for their data is not there: {error}")
         return None

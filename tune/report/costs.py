@@ -19,8 +19,6 @@ OUTCOMES: dict[Status, str] = {
 }
 """How the ends of trials are told, in this order."""
 FINALISTS, AVERAGES = "finalists again", "mean of repeats"
-_LONG = 2.0
-"""Hours in all from which hours are told, and minutes below."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,22 +59,13 @@ class Costs:
         return max(0.0, self.full - self.trials) if self.full is not None else 0.0
 
     @property
-    def _in_hours(self) -> bool:
-        return max(self.total, self.full or 0.0) >= _LONG
-
-    @property
     def unit(self) -> str:
-        """`GPU-hours`, or `CPU-minutes` where there are few of them."""
-        return f"{self.device}-{'hours' if self._in_hours else 'minutes'}"
-
-    def amount(self, hours: float) -> float:
-        """Hours in `unit`."""
-        return hours if self._in_hours else 60 * hours
+        """`GPU-hours`."""
+        return f"{self.device}-hours"
 
     def tell(self, hours: float) -> str:
         """`3.4 GPU-hours`."""
-        amount = self.amount(hours)
-        return f"{amount:.{0 if amount >= 100 else 1}f} {self.unit}"
+        return f"{hours:.{0 if hours >= 100 else 1 if hours >= 2 else 2}f} {self.unit}"
 
 
 def find_costs(experiment: Experiment) -> Costs:

@@ -185,25 +185,9 @@ def load_experiment(folder: ExperimentFolder, storage_option: str = "", *, ended
     if stage not in ("running", "unfinished"):
         for run in saved.state.runs:
             _close(run)
-    experiment = Experiment(
-        folder=folder,
-        settings=saved.settings,
-        state=saved.state,
-        stage=stage,
-        storage_option=storage_option,
+    return Experiment(
+        folder=folder, settings=saved.settings, state=saved.state, stage=stage, storage_option=storage_option
     )
-    _check_settings(experiment)
-    return experiment
-
-
-def _check_settings(experiment: Experiment) -> None:
-    """Raise `ExperimentError` where a trial has settings that the space does not hold."""
-    for trial in experiment.trials:
-        for name in experiment.space.outside(trial.config) if experiment.space else ():
-            raise ExperimentError(
-                f"{experiment.folder.path}: trial {trial.trial_id} has {name} "
-                f"{trial.config.get(name)!r}, which the space of {EXPERIMENT_FILE} does not hold"
-            )
 
 
 def _find_stage(saved: SavedExperiment, *, ended: bool) -> Stage:

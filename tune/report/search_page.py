@@ -281,7 +281,7 @@ def _costs(analysis: Analysis) -> dict[str, Any] | None:
     found = [(share.name, share.runs, share.hours) for share in costs.shares]
     found.append(("in all", sum(share.runs for share in costs.shares), costs.total))
     rows = [
-        [name, str(runs), f"{costs.amount(hours):.1f}", f"{100 * hours / costs.total:.0f} %"]
+        [name, str(runs), costs.tell(hours).split()[0], f"{100 * hours / costs.total:.0f} %"]
         for name, runs, hours in found
     ]
     text = (

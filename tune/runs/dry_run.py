@@ -97,9 +97,10 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     """
     from trainer.train import with_samples
 
+    if "mlflow" in plan.trackers:
+        check_store(plan.tracking_uri)
     table, notes = look_at_clips(plan.base, augments=plan.augments)
     counts = {name: len(split) for name, split in table.splits.items()}
-    check_store(plan.tracking_uri)
     resources = None
     # What another cluster has shows only when it is joined.
     if not plan.request.address and "RAY_ADDRESS" not in os.environ:

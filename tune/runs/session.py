@@ -98,10 +98,10 @@ class Session(Generic[PlanT]):
         with contextlib.ExitStack() as outer:
             tracking = outer.enter_context(Sync(target_of(plan)))
             with console.status("looking at the data and the MLflow store ..."):
-                table = load_table(plan.base, augments=plan.augments)
-                guard_clips = load_guards(plan.base, plan.request.guard)
                 if "mlflow" in plan.trackers:
                     check_store(plan.tracking_uri)
+                table = load_table(plan.base, augments=plan.augments)
+                guard_clips = load_guards(plan.base, plan.request.guard)
                 say_disk_needed(plan.base, table, guard_clips, console, augments=plan.augments)
             outer.enter_context(ray_session(console, plan.request.address))
             stack = outer.enter_context(contextlib.ExitStack())

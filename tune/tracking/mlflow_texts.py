@@ -26,11 +26,16 @@ def search_note(saved: SavedExperiment, option: str) -> str:
     state = saved.state
     if state.ended is None:
         return f"A search for the settings that fine-tune {_what(saved.base)} best by WER, still running."
-    commands = [f"--resume {saved.name}"] if _interrupted(saved) else []
-    commands.append(f"report {saved.name}")
+    interrupted = state.ended.status == "interrupted"
+    commands = [f"--resume {saved.name}"] * interrupted + [f"report {saved.name}"]
     if state.best() is not None:
         commands.append(f"export {saved.name} --output my-model")
-    return _note([*_headline(saved), _course(saved)], saved.base, commands, option)
+    course = f"{len(state.records)} trials and {len(state.repeats)} repeats in {clock(state.seconds)}."
+    if state.end is not None:
+        course += f" It ended because {state.end.text}."
+    elif interrupted:
+        course += " **It was interrupted**; `--resume` goes on with it."
+    return _note([*_headline(saved), course], saved.base, commands, option)
 
 
 def training_note(saved: SavedExperiment, option: str) -> str:
@@ -84,21 +89,6 @@ def _headline(saved: SavedExperiment) -> list[str]:
     if told := state.guards_text:
         lines.append(f"Guards: {told}.")
     return lines
-
-
-def _course(saved: SavedExperiment) -> str:
-    """How much was trained, and what ended the search."""
-    state = saved.state
-    line = f"{len(state.records)} trials and {len(state.repeats)} repeats in {clock(state.seconds)}."
-    if state.end is not None:
-        line += f" It ended because {state.end.text}."
-    elif _interrupted(saved):
-        line += " **It was interrupted**; `--resume` goes on with it."
-    return line
-
-
-def _interrupted(saved: SavedExperiment) -> bool:
-    return saved.state.ended is not None and saved.state.ended.status == "interrupted"
 
 
 def _note(lines: list[str], base: TrainConfig, commands: list[str], option: str) -> str:

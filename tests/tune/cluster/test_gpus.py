@@ -28,12 +28,6 @@ GIB = 2**30
     ("kind", "workers", "words", "expected"),
     [
         ("search", 1, ["--gpus-per-trial", "2"], "--gpus-per-trial 2: each worker uses one GPU"),
-        (
-            "search",
-            2,
-            ["--gpus-per-trial", "4"],
-            "is 2, with which the search began; give --gpus-per-trial 2 or 0",
-        ),
         ("search", 2, ["--gpus-per-trial", "2"], "this machine has 0 GPUs"),
         ("training", 1, ["--gpus-per-worker", "2"], "--gpus-per-worker 2: each worker uses one GPU"),
     ],

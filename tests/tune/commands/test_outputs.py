@@ -141,7 +141,6 @@ def test_places_of_output_are_checked_before_the_work(
         ("train --take-over", "--resume EXPERIMENT"),
         ("--space lr_batch --plateau-points 1", "--plateau N"),
         ("--space lr_batch --finalists 0 --repeats 3", "--finalists of at least 1"),
-        ("export --from-model demo --output x --check all", "a --format that is converted"),
     ],
 )
 def test_options_without_effect_are_refused(

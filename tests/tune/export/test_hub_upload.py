@@ -6,29 +6,60 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hub_server import READ, WRITE, DroppedError, Hub, RefusedError, serve
+from huggingface_hub import close_session, constants
 
 from trainer.model.pretrained import DEMO_MODEL
+from tune.cli import main
 from tune.export.model_card import PLACE
 
 ROOT = Path(__file__).resolve().parents[3]
+Push = Callable[..., tuple[int, str]]
 CARD = f"---\nlicense: cc0-1.0\n---\n\nload {PLACE}\n"
 HUB_CARD = "---\nlicense: cc0-1.0\n---\n\nload me/whisper-be\n"
 NAMES = {path.name for path in DEMO_MODEL.iterdir()} | {"README.md"}
-IMPATIENT = "import time; time.sleep = lambda seconds: None\n"
-"""The client waits up to eight seconds before each of its five tries."""
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Iterator[Hub]:
-    """An empty hub."""
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """An empty hub, which the client of this process knows as its own."""
     (tmp_path / "hub").mkdir()
     with serve(tmp_path / "hub") as server:
+        for name in [*os.environ]:
+            if name.lower().startswith(("hf_", "hugging")) or name.lower().endswith("_proxy"):
+                monkeypatch.delenv(name)
+        # They are read from the environment when the client is imported.
+        known = {"ENDPOINT": server.url, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}
+        known["HF_TOKEN_PATH"] = str(tmp_path / "no token")
+        for name, value in known.items():
+            monkeypatch.setattr(constants, name, value)
+        close_session()
         yield server
+    close_session()
+
+
+@pytest.fixture
+def push(
+    monkeypatch: pytest.MonkeyPatch, model: Path, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """`tune-whisper push` beside the model: its exit code and what it writes to stderr, where no token ever is."""
+    monkeypatch.chdir(model.parent)
+    monkeypatch.setattr(
+        "time.sleep", lambda _: None
+    )  # up to eight seconds before each of the client's five tries
+
+    def push(*words: str, token: str | None = WRITE) -> tuple[int, str]:
+        monkeypatch.setenv("HF_TOKEN", token or "")
+        code = main(["push", *words])
+        output, errors = capfd.readouterr()
+        assert not token or token not in output + errors
+        return code, errors
+
+    return push
 
 
 @pytest.fixture
@@ -42,52 +73,38 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def python(
-    hub: Hub, folder: Path, code: str, *, token: str | None, **more: str
-) -> subprocess.CompletedProcess[str]:
-    """Run code in a new process: the client reads the hub's address when it is imported."""
-    hidden = ("proxy", "hf_", "hugging", "transformers_offline")
+def python(hub: Hub, folder: Path, *words: str, **more: str) -> str:
+    """What Python prints in a process of its own, which knows no other hub."""
+    hidden = ("hf_", "hugging", "transformers_offline")
     environment = {name: value for name, value in os.environ.items() if not name.lower().startswith(hidden)}
-    environment = {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}
     environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "home"), "NO_PROXY": "*"}
     environment |= {"HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(ROOT)} | more
-    if token:
-        environment["HF_TOKEN"] = token
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=560,
-        check=False,
+    done = subprocess.run(
+        [sys.executable, *words], env=environment, cwd=folder, capture_output=True, text=True, check=False
     )
+    assert done.returncode == 0, done.stderr
+    assert WRITE not in done.stdout + done.stderr
+    return done.stdout
 
 
-def push(
-    hub: Hub, folder: Path, *words: str, token: str | None = WRITE, before: str = "", **more: str
-) -> subprocess.CompletedProcess[str]:
-    """`tune-whisper push` in `folder`; no output ever shows a token."""
-    code = f"{before}import sys\nfrom tune.cli import main\nsys.exit(main({['push', *words]!r}))"
-    done = python(hub, folder, code, token=token, **more)
-    assert token is None or token not in done.stdout + done.stderr
-    return done
-
-
-def refusal(done: subprocess.CompletedProcess[str]) -> str:
+def refusal(found: tuple[int, str]) -> str:
     """The one line of a mistake that was told as one."""
-    assert done.returncode == 2, done.stdout + done.stderr
-    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1, done.stderr
-    assert "Traceback" not in done.stderr
-    return lines[0]
+    code, errors = found
+    [line] = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert code == 2
+    assert "Traceback" not in errors
+    return line
 
 
 def test_pushed_and_loaded_again(hub: Hub, model: Path, tmp_path: Path) -> None:
     """Byte for byte, by transformers itself and by what fetches models for a training."""
-    done = push(hub, tmp_path, "my-model", "whisper-be", HF_DEBUG="1", HF_HUB_VERBOSITY="debug")
-    assert done.returncode == 0, done.stderr
-    assert f"pushed my-model to {hub.url}/me/whisper-be" in done.stdout
+    words, debug = (
+        ("-m", "tune", "push", "my-model", "whisper-be"),
+        {"HF_DEBUG": "1", "HF_HUB_VERBOSITY": "debug"},
+    )
+    assert f"pushed my-model to {hub.url}/me/whisper-be" in python(
+        hub, tmp_path, *words, HF_TOKEN=WRITE, **debug
+    )
     there = hub.root / "models" / "me" / "whisper-be" / "main"
     assert {path.name for path in there.iterdir()} == NAMES | {".gitattributes"}
     for name in NAMES - {"README.md"}:
@@ -106,26 +123,24 @@ processor = WhisperProcessor.from_pretrained("me/whisper-be")
 print(sum(parameter.numel() for parameter in model.parameters()), processor.tokenizer.vocab_size)
 print(fetch_model("me/whisper-be", weights=True))
 """
-    loaded = python(hub, tmp_path, code, token=None)
-    assert loaded.returncode == 0, loaded.stderr
-    numbers, fetched = loaded.stdout.splitlines()[-2:]
+    numbers, fetched = python(hub, tmp_path, "-c", code).splitlines()[-2:]
     assert numbers.split()[0] == "811520"
     assert (Path(fetched) / "model.safetensors").read_bytes() == (
         DEMO_MODEL / "model.safetensors"
     ).read_bytes()
 
 
-def test_again_updates_what_changed(hub: Hub, model: Path, tmp_path: Path) -> None:
+def test_again_updates_what_changed(hub: Hub, model: Path, push: Push) -> None:
     """Old weights under another name would be loaded in place of the new ones."""
-    assert push(hub, tmp_path, "my-model", "team/speech").returncode == 0
+    assert push("my-model", "team/speech") == (0, "")
     there = hub.root / "models" / "team" / "speech" / "main"
     (there / "notes.txt").write_text("written on the hub")
     (there / "pytorch_model.bin").write_bytes(b"of an older version")
     sent = len([line for line in hub.requests if line.startswith("PUT")])
-    assert push(hub, tmp_path, "my-model", "team/speech", "--message", "nothing new").returncode == 0
+    assert push("my-model", "team/speech", "--message", "nothing new") == (0, "")
     assert len([line for line in hub.requests if line.startswith("PUT")]) == sent == 1
     (model / "generation_config.json").write_text("{}")
-    assert push(hub, tmp_path, "my-model", "team/speech", "--message", "greedy").returncode == 0
+    assert push("my-model", "team/speech", "--message", "greedy") == (0, "")
     assert hub.commits[-1] == {
         "repo": "models/team/speech",
         "summary": "greedy",
@@ -136,11 +151,11 @@ def test_again_updates_what_changed(hub: Hub, model: Path, tmp_path: Path) -> No
     assert (there / "notes.txt").exists()
 
 
-def test_private_stays_private(hub: Hub, model: Path, tmp_path: Path) -> None:
-    assert push(hub, tmp_path, "my-model", "team/secret", "--private").returncode == 0
+def test_private_stays_private(hub: Hub, push: Push) -> None:
+    assert push("my-model", "team/secret", "--private") == (0, "")
     assert hub.private == {"models/team/secret"}
     hub.create("models/team/open", private=False)
-    line = refusal(push(hub, tmp_path, "my-model", "team/open", "--private"))
+    line = refusal(push("my-model", "team/open", "--private"))
     assert line.startswith("error: hub model team/open: is there already and public; make it private")
     assert len(hub.commits) == 2
 
@@ -164,9 +179,9 @@ def test_private_stays_private(hub: Hub, model: Path, tmp_path: Path) -> None:
     ],
 )
 def test_refused_before_anything_is_sent(
-    hub: Hub, model: Path, tmp_path: Path, words: list[str], token: str | None, told: str
+    hub: Hub, push: Push, words: list[str], token: str | None, told: str
 ) -> None:
-    assert told in refusal(push(hub, tmp_path, *words, token=token))
+    assert told in refusal(push(*words, token=token))
     assert not any(line.startswith("PUT") or "/commit/" in line for line in hub.requests)
 
 
@@ -178,9 +193,7 @@ def test_refused_before_anything_is_sent(
     ],
     ids=["upload refused", "gone before"],
 )
-def test_the_hub_fails_in_the_middle(
-    hub: Hub, model: Path, tmp_path: Path, where: str, error: Exception, told: str
-) -> None:
+def test_the_hub_fails_in_the_middle(hub: Hub, push: Push, where: str, error: Exception, told: str) -> None:
     """One line, and the same command brings it to an end once the hub is back."""
     hub.create("models/me/x", private=True)
 
@@ -189,17 +202,17 @@ def test_the_hub_fails_in_the_middle(
             raise error
 
     hub.fault = fault
-    line = refusal(push(hub, tmp_path, "my-model", "me/x", "--private", before=IMPATIENT))
+    line = refusal(push("my-model", "me/x", "--private"))
     assert told in line
     assert line.endswith("push again with: tune-whisper push my-model me/x --private")
     assert not hub.commits
     hub.fault = lambda request: None
-    assert push(hub, tmp_path, "my-model", "me/x", "--private").returncode == 0
+    assert push("my-model", "me/x", "--private") == (0, "")
     assert len(hub.commits) == 2
 
 
-def test_where_large_files_cannot_be_sent(hub: Hub, model: Path, tmp_path: Path) -> None:
+def test_where_large_files_cannot_be_sent(hub: Hub, push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub's newer protocol is compiled code with errors of its own."""
-    done = push(hub, tmp_path, "my-model", "me/x", before=IMPATIENT, HF_HUB_DISABLE_XET="0")
-    assert "hub model me/x: was not pushed: " in refusal(done)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    assert "hub model me/x: was not pushed: " in refusal(push("my-model", "me/x"))
     assert not hub.commits

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -183,10 +183,7 @@ def test_every_shape_of_a_request(shop: Shop, model: Any) -> None:
     expected = {"predictions": heard(shop.model, FILES[:2])}
     bodies: list[dict[str, Any]] = [
         {"inputs": [first, second]},
-        {"inputs": [{"audio": first}, {"audio": second}]},
-        {"instances": [first, second]},
         {"dataframe_split": {"columns": ["audio"], "data": [[first], [second]]}},
-        {"dataframe_records": [{"audio": first}, {"audio": second}]},
     ]
     for body in bodies:
         answer = invocations(json.dumps(body), "application/json", model, model.metadata.get_input_schema())
@@ -256,8 +253,6 @@ def test_a_store_that_has_nothing_of_the_trial(shop: Shop, tmp_path: Path) -> No
     ("name", "alias", "told"),
     [
         ("a/b", "ok", "--name 'a/b': must have 1 to 256 characters, no / and no :"),
-        ("..", "ok", "--name"),
-        ("ok", "two words", "--alias 'two words': must have letters, digits, _ and - only"),
         ("ok", "v12", "not be latest"),
     ],
 )
@@ -268,21 +263,15 @@ def test_names_that_are_not_allowed(
     assert told in refused(capsys)
 
 
-@pytest.mark.parametrize(
-    ("damage", "told"),
-    [
-        (lambda folder: (folder / "config.json").write_text('{"model_type": "bert"}'), "is a bert model"),
-        (lambda folder: (folder / "generation_config.json").unlink(), "has no generation_config.json"),
-    ],
-)
-def test_a_folder_that_is_no_whisper(
-    damage: Callable[[Path], Any], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_is_no_whisper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = export_demo(tmp_path / "damaged")
-    damage(folder)
     words = ["--name", NAME, "--storage", str(tmp_path), "--tracking-uri", f"sqlite:///{tmp_path}/m.db"]
+    (folder / "config.json").write_text('{"model_type": "bert"}')
     assert main(["register", str(folder), *words]) == 2
-    assert told in refused(capsys)
+    assert "is a bert model" in refused(capsys)
+    (folder / "generation_config.json").unlink()
+    assert main(["register", str(folder), *words]) == 2
+    assert "has no generation_config.json" in refused(capsys)
     assert not (tmp_path / "m.db").exists()
 
 
@@ -296,25 +285,13 @@ def test_a_store_that_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert not shop.client.search_registered_models()
 
 
-@pytest.mark.parametrize(
-    ("uri", "told"),
-    [
-        ("http://127.0.0.1:9", "cannot be reached: Connection refused; is the server running?"),
-        ("sqlite:////no/such/folder/m.db", "unable to open database file"),
-        (None, "--tracking-uri: is missing: the model's experiment, 'spring', is not in"),
-    ],
-)
-def test_a_store_that_is_not_there(
-    uri: str | None,
-    told: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_no_store_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    words = ["--name", NAME, "--storage", str(tmp_path / "empty"), *(["--tracking-uri", uri] if uri else [])]
+    words = ["--name", NAME, "--storage", str(tmp_path / "empty")]
     assert main(["register", str(export_demo(tmp_path / "model")), *words]) == 2
-    assert told in refused(capsys)
+    assert "--tracking-uri: is missing: the model's experiment, 'spring', is not in" in refused(capsys)
 
 
 def test_an_experiment_in_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,11 +244,8 @@ def test_addresses_where_no_ray_answers(
     assert "RAY_ADDRESS=10.0.0.1:6379: is not the address of" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("headers", ['{"Authorization": null}', "[]", "planted"])
-def test_headers_that_are_none(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], headers: str
-) -> None:
-    monkeypatch.setenv("RAY_JOB_HEADERS", headers)
+def test_headers_that_are_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("RAY_JOB_HEADERS", '["planted"]')
     assert main(["list", "--address", "http://127.0.0.1:9"]) == 2
     printed = capsys.readouterr().err
     assert "RAY_JOB_HEADERS: must be a JSON object of texts" in printed and "planted" not in printed

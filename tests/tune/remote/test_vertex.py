@@ -153,13 +153,8 @@ def test_creating_and_deleting(run: Run, vertex: VertexServer) -> None:
 WHOLE = "cluster_name: x\nhead_node_type: {}\nworker_node_types:\n"
 FILES = {
     "- a\n": "cluster_name: is missing; docs/vertex_cluster.yaml is a whole file",
-    "cluster_name: [\n": "cannot be read (",
     "cluster_name: x\nhead_node_type: {machine_type: n1-standard-8}\n": "worker_node_types: is missing",
-    f"{WHOLE}  machine_type: n1-standard-8\n": "must be a mapping, not str",
-    f"{WHOLE}  - autoscaling_spec: {{min: 4}}\n": "unexpected keyword argument 'min'",
     f"{WHOLE}  - accelerator_type: nvidia-l4\n    accelerator_count: 1\n": "'nvidia-l4': the SDK knows no",
-    f"{WHOLE}  - {{}}\nlocaton: us-central1\n": "unexpected keyword argument 'locaton'",
-    f"{WHOLE}  - {{}}\nray_version: '2.40'\n": "The supported Ray versions are",
 }
 
 
@@ -178,8 +173,6 @@ def test_clusters_that_take_no_jobs(run: Run, vertex: VertexServer) -> None:
         "nosuch": "no such cluster; check the name, --project and --location",
         "young": "the cluster is PROVISIONING, not RUNNING",
         "lab": "does not let us in",
-        "projects/7/locations/us-central1/persistentResources/x": "persistentResources/x: no such cluster",
-        "projects/p/locations/mars-1/persistentResources/lab": "Unsupported region",
     }.items():
         assert message in refused(run, "list", "--address", f"vertex_ray://{name}")
 
@@ -189,7 +182,6 @@ def test_clusters_that_take_no_jobs(run: Run, vertex: VertexServer) -> None:
     [
         (grpc.StatusCode.PERMISSION_DENIED, "'x.get' denied", "permission denied; the account needs"),
         (grpc.StatusCode.UNAUTHENTICATED, "bad", "credentials were not accepted; run gcloud auth"),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, "Quota exceeded", "Quota exceeded"),
     ],
 )
 def test_errors_of_the_service(

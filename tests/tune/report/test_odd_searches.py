@@ -11,7 +11,7 @@ from made_experiments import made_trial, write_experiment
 from pages import Page
 
 from tune.cli import main
-from tune.search.records import Stop, TrialRecord
+from tune.search.records import TrialRecord
 
 BROKEN = "Traceback (most recent call last):\n  ...\nValueError: no such column"
 MORE = "More training is likely"
@@ -43,12 +43,6 @@ TABLE: dict[str, tuple[Sequence[TrialRecord], dict[str, Any], Sequence[str], Seq
             ["1 of 1 trials failed", "All with", FEW],
         ),
     ),
-    "the only trial diverged": (
-        [whole(1)],
-        {},
-        ["The only trial that was measured diverged"],
-        [NONE, FEW],
-    ),
     "all diverged": (
         [whole(1), whole(2)],
         {},
@@ -62,23 +56,12 @@ TABLE: dict[str, tuple[Sequence[TrialRecord], dict[str, Any], Sequence[str], Seq
             ["1 measured trials"],
         ),
     ),
-    "two trials": (
-        *([whole(1, 50, 20.4, 20), whole(2, 50, 25.4, 25)], {}),
-        *(
-            ["2 measured trials tell little"],
-            [],
-        ),
-    ),
     "all stopped at the first rung": (
         *([whole(n, 40.0 + n) for n in range(1, 5)], {}),
         *(
             ["No trial had its whole budget: all 4 were stopped early", "reduction_factor: 2"],
             [NONE, MORE],
         ),
-    ),
-    "the only trial was stopped above the base model": (
-        *([whole(1, 90, stop=Stop("above_baseline", 384, 90.0, 70.0))], {"baseline": 50.0}),
-        *(["the only one was stopped early", "Keep the base model"], [NONE, MORE]),
     ),
     "no error left": (
         *([whole(1, 20, 5, 0), whole(2, 25, 8, 4)], {}),
@@ -97,10 +80,6 @@ TABLE: dict[str, tuple[Sequence[TrialRecord], dict[str, Any], Sequence[str], Seq
     "worse than the base model": (
         *([whole(1, 30, 13.4, 13), whole(2, 30, 16, 15)], {"baseline": 8.0}),
         *(["13.00 % at best, against 8.00 %", "0.001: search below it"], [TEXTS]),
-    ),
-    "worse than a bad base model": (
-        *([whole(1, 80, 73.4, 73), whole(2, 80, 76, 75)], {"baseline": 60.0}),
-        *(["Keep the base model", TEXTS], ["Most of what"]),
     ),
     "more errors than words": (
         *([whole(1, 250, 200, 142), whole(2, 280, 270, 260)], {"baseline": 300.0}),
@@ -121,10 +100,6 @@ TABLE: dict[str, tuple[Sequence[TrialRecord], dict[str, Any], Sequence[str], Seq
             [MORE, TEXTS, "those of the audio"],
         ),
     ),
-    "the only trial rises at the end": (
-        *([whole(1, 30, 15, 19)], {}),
-        *(["WER rises again before the end in the only whole trial", "fewer epochs"], [MORE, "1 of 1 whole"]),
-    ),
     "all rise at the end": (
         *([whole(n, 30, 15, 19) for n in range(1, 4)], {}),
         *(["in 3 of 3 whole trials"], [MORE]),
@@ -134,10 +109,6 @@ TABLE: dict[str, tuple[Sequence[TrialRecord], dict[str, Any], Sequence[str], Seq
         {},
         [MORE, "--epochs 8"],
         ["rises again"],
-    ),
-    "one validation clip": (
-        *([whole(1, 50, 20.4, 20), whole(2, 50, 30.4, 30)], {"validation": 1}),
-        *(["1 validation clip tells next to nothing", "there is no interval"], ["± ", "clips tell"]),
     ),
 }
 

@@ -24,7 +24,6 @@ from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import ExperimentLog
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.experiments.storage import Storage
-from tune.report.writer import write_report
 from tune.search.records import Stop, TrialRecord
 
 
@@ -115,17 +114,9 @@ TOLD: dict[str, tuple[list[TrialRecord], dict[str, Any], Sequence[str]]] = {
         ],
         *({}, ["Trial 001 had them: diverged, 20.00 %."]),
     ),
-    "what is counted": (
-        *([made_trial(1, WHOLE)], {"settings": {"language": "en"}}),
-        ["normaliser auto-en, unit: words. English: case"],
-    ),
     "what is counted where there are no words": (
         *([made_trial(1, WHOLE)], {"settings": {"language": "th"}}),
         ["normaliser auto-th, unit: characters, so that it is the CER here. Thai: case"],
-    ),
-    "one measured trial": (
-        *([made_trial(1, [40])], {"asked": 8, "state": "interrupted"}),
-        ["How the search went", "Trials"],
     ),
     "clips that were left out": (
         *([made_trial(1, WHOLE)], {"drops": [*DROPS, Drop("test", "x.wav", "empty_text", "no text")]}),
@@ -219,29 +210,6 @@ def test_nothing_of_the_users_is_html(tmp_path: Path) -> None:
     assert "<b" not in re.sub(r"<br>", "", page.labels), "plotly would take it for markup"
 
 
-def test_files_of_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--output` is the page alone; else it takes the place of the one before, and of nothing beside it."""
-    folder = small(tmp_path)
-    assert run(folder, "--output", str(tmp_path / "new" / "page.html")) == 0
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["page.html"]
-    assert capsys.readouterr().out.splitlines()[-1].endswith("page.html")
-    (folder.path / "report").mkdir()
-    for name in ("mine.txt", "report.html"):
-        (folder.path / "report" / name).write_text("mine")
-    assert run(folder) == 0
-    assert {path.name for path in (folder.path / "report").iterdir()} == {"mine.txt", "report.html"}
-    assert read(folder).headings
-
-
-def test_at_the_end_of_a_search(tmp_path: Path) -> None:
-    """The process that ran the search still holds its lock; the search is over all the same."""
-    folder = write_experiment(
-        tmp_path, [made_trial(1, [40, 20, 10]), made_trial(2, [41, 21])], asked=5, state="running"
-    )
-    assert write_report(folder) == folder.path / "report" / "report.html"
-    assert "interrupted, 1 of 5 trials ended" in read(folder).text
-
-
 def test_a_training_has_a_small_page(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "alone", notes=[], dropped={}, **training_settings())
     made.session(kind="training", trials=1)
@@ -298,13 +266,6 @@ def test_a_mistake_is_one_clear_line(
         assert word in line
 
 
-def test_a_report_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = small(tmp_path)
-    (folder.path / "report").write_text("a file is in its place")
-    assert run(folder) == 2
-    assert "--output FILE writes the page elsewhere" in capsys.readouterr().err
-
-
 def test_from_an_object_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -339,6 +300,13 @@ def test_from_an_object_store(
     assert "finished, 9 of 9 trials ended" in page.text
     assert "95 % interval of the gain" in page.text
     assert f"--storage '{address}'" in page.text
+
+
+def test_a_report_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = small(tmp_path)
+    (folder.path / "report").write_text("a file is in its place")
+    assert run(folder) == 2
+    assert "--output FILE writes the page elsewhere" in capsys.readouterr().err
 
 
 def test_it_opens_in_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

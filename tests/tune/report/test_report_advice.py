@@ -56,24 +56,6 @@ def astray(limit: float, *, below: int = 0) -> list[TrialRecord]:
     ]
 
 
-def failing(count: int) -> list[TrialRecord]:
-    error = "Traceback (most recent call last):\n  ...\ntorch.OutOfMemoryError: CUDA out of memory."
-    return [made_trial(n, [], error=error) if n <= count else whole(n, 10 + n) for n in range(1, 11)]
-
-
-def stopped_ahead(at: float) -> list[TrialRecord]:
-    """Whole trials that came from 40 to 20, and one stopped at the first rung with this WER."""
-    return [
-        *(made_trial(n, [40 + n, 30 + n, 20 + n], rate=1e-3 * n) for n in range(1, 5)),
-        made_trial(5, [at], rate=2e-3),
-    ]
-
-
-def behind_at_first(wer: float) -> list[TrialRecord]:
-    """The best of nine had this WER at the first rung, where the others had 40 and more."""
-    return [made_trial(1, [wer, 20, 10]), *(made_trial(n, [38.0 + n], rate=1e-3 * n) for n in range(2, 10))]
-
-
 def finalists(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
     return {"repeats": {"001": first, "002": second}}
 
@@ -90,7 +72,6 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
         *(results.gain_is_noise, [whole(1, 18.0)], {"baseline": 20.0, "base_clips": True}),
         ["the 95 % interval of the gain goes from -"],
     ),
-    "flat at the end": (results.still_falling, [made_trial(1, [40, 21, 20])], {}, []),
     "the short window costs": (
         *(results.short_window, ladder(3), finalists([25, 26], [26, 27])),
         ["repeats have 13.00 WER points more", "that of the longest clip", "`--set audio_window=30`"],
@@ -101,7 +82,6 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
         {**finalists([25, 26], [26, 27]), "settings": {"audio_window": 30}},
         [],
     ),
-    "clips enough": (results.few_clips, [whole(1, 40)], {}, []),
     "upper bound": (
         *(settings.at_bounds, at_upper_bound(elsewhere=15), {}),
         [
@@ -125,24 +105,12 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
         [],
     ),
     "diverges everywhere": (settings.diverges_above, astray(0.003, below=4), {}, []),
-    "one failure": (trials.trials_failed, failing(1), {}, []),
-    "stopped too soon": (
-        *(trials.stopped_too_soon, stopped_ahead(30), {}),
-        ["Trial 005 was stopped early and might have won", "the best whole trial has 21.00 %"],
-    ),
-    "stopped rightly": (trials.stopped_too_soon, stopped_ahead(44), {}, []),
-    "a rung misleads": (
-        *(trials.rung_misleads, behind_at_first(55), {}),
-        ["it had 55.00 % at 384 samples, where the cutoff came to be 42.00 %"],
-    ),
-    "a rung does not": (trials.rung_misleads, behind_at_first(41), {}, []),
     "clips dropped": (
         trials.clips_dropped,
         FEW,
         {"drops": DROPS * 100},
         ["100 of 1,300 clips (8 %) were left out"],
     ),
-    "hardly any dropped": (trials.clips_dropped, FEW, {"drops": DROPS * 10}, []),
 }
 
 

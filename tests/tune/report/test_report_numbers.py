@@ -140,14 +140,3 @@ def test_the_usual_settings_are_found_where_methods_and_weights_are_searched(tmp
     assert known.recipe == usual
     assert known.recipe_trial is not None
     assert known.recipe_trial.trial_id == "002"
-
-
-def test_the_usual_settings_are_found(tmp_path: Path) -> None:
-    trials = [made_trial(1, [40, 20, 10], rate=2e-3), made_trial(2, [41, 21, 11], rate=1e-3)]
-    known = analysed(tmp_path, trials).experiment
-    assert known.recipe == {
-        **{"learning_rate": 1e-3, "warmup_ratio": 0.1},
-        **{"train_batch_size": 8, "gradient_accumulation_steps": 1},
-    }
-    assert known.recipe_trial is not None
-    assert known.recipe_trial.trial_id == "002"

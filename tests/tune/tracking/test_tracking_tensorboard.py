@@ -13,7 +13,6 @@ from tensorboard.backend.event_processing.plugin_event_multiplexer import EventM
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from tune.tracking.tensorboard import FOLDER, TensorBoardStore
-from tune.util.errors import TrackingError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -129,10 +128,3 @@ def test_a_full_disk_is_told_and_the_next_sync_writes_the_rest(made: MadeLog) ->
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == f"{made.folder / FOLDER}: cannot be written: File too large\n[]\n"
     check(made)
-
-
-def test_it_says_that_it_is_not_installed(made: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    told = r"^--track tensorboard: pip install 'tune-whisper\[tensorboard\]'$"
-    with pytest.raises(TrackingError, match=told):
-        made.deliver(stores=["tensorboard"])

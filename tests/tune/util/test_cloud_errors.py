@@ -21,11 +21,6 @@ def s3_away() -> None:
     boto3.client("s3", endpoint_url=CLOSED, **keys).list_buckets()
 
 
-def s3_without_keys() -> None:
-    boto3 = pytest.importorskip("boto3")
-    boto3.Session().client("s3", endpoint_url=CLOSED, region_name="us-east-1").list_buckets()
-
-
 def google_away() -> None:
     storage = pytest.importorskip("google.cloud.storage")
     from google.api_core.retry import Retry
@@ -35,40 +30,16 @@ def google_away() -> None:
     list(client.list_blobs("bucket", retry=Retry(timeout=0.1)))
 
 
-def google_without_credentials() -> None:
-    pytest.importorskip("google.auth").default()
-
-
 def http_away() -> None:
     import requests
 
     requests.get(CLOSED, timeout=5)
 
 
-def http_of_fsspec() -> None:
-    import fsspec.core
-
-    pytest.importorskip("aiohttp")
-    fsspec.core.url_to_fs(f"{CLOSED}/x")[0].cat(f"{CLOSED}/x")
-
-
-def strange_answer() -> None:
-    from google.protobuf import json_format, struct_pb2
-
-    json_format.Parse("5", struct_pb2.Struct())
-
-
 def database_away() -> None:
     import sqlalchemy
 
     sqlalchemy.create_engine("sqlite:////no/such/folder/x.db").connect()
-
-
-def database_without_migrations() -> None:
-    import alembic.config
-    from alembic.script import ScriptDirectory
-
-    ScriptDirectory.from_config(alembic.config.Config())
 
 
 def bad_address_of_pyarrow() -> None:
@@ -80,9 +51,7 @@ def bad_address_of_pyarrow() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        *(s3_away, s3_without_keys, google_away, google_without_credentials),
-        *(http_away, http_of_fsspec, strange_answer),
-        *(database_away, database_without_migrations, bad_address_of_pyarrow),
+        *(s3_away, google_away, http_away, database_away, bad_address_of_pyarrow),
     ],
     ids=lambda call: call.__name__,
 )
@@ -92,7 +61,6 @@ def test_what_clients_raise(
     monkeypatch.setenv("NO_PROXY", "*")
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", __file__)  # which holds none
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tune.util.console import ProgressBar, clock
+from tune.util.console import ProgressBar
 
 
 def test_a_line_now_and_then_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,15 +26,3 @@ def test_a_line_now_and_then_where_there_is_no_terminal(monkeypatch: pytest.Monk
         f"reading [x]: {done:,} of 10,000, about {left} left"
         for done, left in ((3_000, "01:10"), (6_000, "00:40"), (9_000, "00:10"))
     ]
-
-
-def test_a_bar_on_a_terminal_is_gone_in_the_end() -> None:
-    written = io.StringIO()
-    console = Console(file=written, force_terminal=True, width=80, _environ={"TERM": "xterm"})
-    with ProgressBar(console, "transcribing [x]", number=clock) as progress:
-        progress.update(90, 600)
-        with progress.hidden():
-            console.print("a transcript")
-    assert "transcribing [x]" in written.getvalue()
-    assert "01:30 of 10:00" in written.getvalue()
-    assert "a transcript\n" in written.getvalue()

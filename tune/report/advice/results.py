@@ -6,7 +6,6 @@ import shlex
 import statistics
 from collections.abc import Iterator
 
-from trainer.scoring.intervals import LEAST
 from tune.report.advice.advice import Advice, counted
 from tune.report.analysis import Analysis
 from tune.util.console import short_value
@@ -17,8 +16,6 @@ _FALL = 0.1
 The learning rate goes to zero at the end, which lowers WER by itself; a curve that is done falls by a few percent."""
 _RISING_SHARE = 0.5
 """Share of the whole trials whose WER rose again from which that is told."""
-_WIDE = 0.15
-"""Half of the winner's interval, as a share of its WER, from which the validation clips are too few."""
 _MOST_WRONG = 80.0
 """WER in percent from which a model is of no use, and something else than its settings the likely cause."""
 _DOUBTFUL = 50.0
@@ -157,22 +154,6 @@ def rises_at_the_end(analysis: Analysis) -> Iterator[Advice]:
         f"WER rises again before the end in {where}.",
         "The training clips are learned by heart: fewer epochs, or search the space `regularisation`.",
     )
-
-
-def few_clips(analysis: Analysis) -> Iterator[Advice]:
-    """The winner's interval is wide, or not to be had, because there are few validation clips."""
-    winner = analysis.winner
-    if winner is None or winner.unfinished:
-        return
-    clips = analysis.experiment.settings.clips["validation"]
-    told = f"{counted(clips, 'validation clip')} {'tells' if clips == 1 else 'tell'}"
-    follows = "More of them would tell settings apart that look alike now."
-    if clips < LEAST:
-        yield Advice(f"{told} next to nothing of the {analysis.who}'s WER: there is no interval.", follows)
-    elif winner.interval is not None:
-        half = (winner.interval[1] - winner.interval[0]) / 2
-        if half >= max(_WIDE * winner.value, analysis.pair_noise):
-            yield Advice(f"{told} the {analysis.who}'s WER only to ± {half:.1f} points.", follows)
 
 
 def short_window(analysis: Analysis) -> Iterator[Advice]:

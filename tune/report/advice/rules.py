@@ -20,11 +20,8 @@ RULES: tuple[Callable[[Analysis], Iterator[Advice]], ...] = (
     results.still_falling,
     results.rises_at_the_end,
     trials.none_went_whole,
-    trials.rung_misleads,
-    trials.stopped_too_soon,
     results.gain_is_noise,
     trials.clips_dropped,
-    results.few_clips,
     trials.few_trials,
 )
 """In the order in which they are told; each gives nothing where the numbers do not carry it."""

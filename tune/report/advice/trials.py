@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -51,52 +50,6 @@ def none_went_whole(analysis: Analysis) -> Iterator[Advice]:
         "What the settings come to at the end is not known. Stop less: `reduction_factor: 2`, or a larger "
         "`min_trials_per_rung`; or search ranges nearer to the usual settings.",
     )
-
-
-def stopped_too_soon(analysis: Analysis) -> Iterator[Advice]:
-    """A trial that was stopped at a rung would have come out ahead of all that went to the end."""
-    whole = analysis.whole
-    if not whole:
-        return
-    best = analysis.expected[whole[0].trial_id]
-    ahead = [
-        trial
-        for trial in analysis.ranked
-        if trial.stop is not None
-        and trial.stop.reason == "asha"
-        and analysis.expected[trial.trial_id] < best - analysis.seeds[0]
-    ]
-    if not ahead:
-        return
-    trial = ahead[0]
-    yield Advice(
-        f"Trial {trial.trial_id} was stopped early and might have won: by what others gained later it would have "
-        f"come to {analysis.expected[trial.trial_id]:.2f} %, the best whole trial has {best:.2f} %.",
-        "Early stopping may be too hard here: `reduction_factor: 2`, or a larger `min_trials_per_rung`.",
-    )
-
-
-def rung_misleads(analysis: Analysis) -> Iterator[Advice]:
-    """The winner was behind at a rung: had it come later, it would have been stopped there."""
-    experiment, winner = analysis.experiment, analysis.experiment.winner
-    if winner is None or experiment.space is None:
-        return
-    scheduler = experiment.space.scheduler
-    curve = dict(winner.evaluations)
-    for rung in experiment.settings.rungs[:-1]:
-        others = [dict(trial.evaluations).get(rung) for trial in experiment.trials if trial is not winner]
-        there = sorted(wer for wer in others if wer is not None)
-        population = len(there) + 1
-        if rung not in curve or population < max(2, scheduler.min_trials_per_rung):
-            continue
-        cutoff = there[min(len(there), max(1, math.floor(population / scheduler.reduction_factor))) - 1]
-        if curve[rung] > cutoff + analysis.pair_noise:
-            yield Advice(
-                f"The {analysis.who} was lucky to come early: it had {curve[rung]:.2f} % at {rung:,} samples, "
-                f"where the cutoff came to be {cutoff:.2f} %.",
-                "That rung misleads here: `reduction_factor: 2` or a larger `min_trials_per_rung` stops less.",
-            )
-            return
 
 
 def clips_dropped(analysis: Analysis) -> Iterator[Advice]:
