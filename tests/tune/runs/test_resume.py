@@ -26,7 +26,11 @@ from tune.experiments.storage import Storage
 from tune.search.budgets import Budgets
 from tune.search.guards import Guard
 
-SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\ntrain_batch_size: 8\n"
+SPACE = """\
+learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}
+train_batch_size: 8
+scheduler: {min_trials_per_rung: 9, rising_rungs: 0}
+"""
 WORDS = "--experiment killed --trials 2 --epochs 4 --finalists 0 --max-concurrent 1 --keep-checkpoints all"
 HOMES = ("first", "other", "second")
 """Machines with nothing but what they make."""
