@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import pty
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -195,15 +196,19 @@ def test_unusable_credentials_are_not_shown(vertex: VertexServer, tmp_path: Path
     (tmp_path / "key.json").write_text('{"type": "service_account", "private_key": "planted-secret"}')
     key = json.loads(vertex.credentials.read_text()) | {"token_uri": "http://127.0.0.1:9/token"}
     (tmp_path / "no_token.json").write_text(json.dumps(key))
-    for name in ("key.json", "no_token.json"):
-        # In a process of its own: the SDK keeps credentials that it has found.
-        path = str(tmp_path / name)
-        done = tune_whisper(
-            "list", "--address", "vertex_ray://lab", cwd=ROOT, GOOGLE_APPLICATION_CREDENTIALS=path
-        )
-        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-        assert "no credentials that can be used; run gcloud auth" in done.stderr
-        assert "planted-secret" not in done.stderr
+    # In a process of its own: the SDK keeps credentials that it has found.
+    code = (
+        "import os, sys; from tune.cli import main\n"
+        "for os.environ['GOOGLE_APPLICATION_CREDENTIALS'] in sys.argv[1:]:\n"
+        "    print(main(['list', '--address', 'vertex_ray://lab']))\n"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "key.json"), str(tmp_path / "no_token.json")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "2\n2\n"
+    assert (
+        done.stderr.count("\n") == done.stderr.count("no credentials that can be used; run gcloud auth") == 2
+    )
+    assert "planted-secret" not in done.stderr
 
 
 WITHOUT_GOOGLE = """
