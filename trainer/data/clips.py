@@ -30,7 +30,7 @@ from trainer.data.columns import (
 )
 from trainer.data.drops import HELD_OUT, Drop, check_tokens, check_usable, empty_text, is_usable
 from trainer.data.grouping import text_key
-from trainer.data.kept_splits import read_kept_splits
+from trainer.data.kept_splits import UNMARKED, read_kept_splits
 from trainer.data.segments import find_segments, told_times
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
 from trainer.data.splits import complete_by_source, cut_splits, find_splits, leave_out_shared_files, told_of
@@ -111,6 +111,7 @@ def load_clips(config: TrainConfig, *, window: float | None = None, refuse_token
         complete, left_out, made_notes = read_kept_splits(config.splits).assign(config, usable)
         drops = [Drop(role, clip.name, HELD_OUT, why) for role, clip, why in left_out]
         check_usable(config, drops, left={role: len(clips) for role, clips in complete.items()})
+    silent.pop(UNMARKED, None)
     if "test" in silent and "test" not in complete:
         silent["validation"] = silent.pop("test")
     if config.train_on != "train":
@@ -180,7 +181,7 @@ def joined(parts: Sequence[Mapping[str, Sequence[Clip]]]) -> dict[str, list[Clip
     """Clips by role of several sources, one after the other."""
     return {
         role: [clip for part in parts for clip in part.get(role, ())]
-        for role in SPLIT_ALIASES
+        for role in (*SPLIT_ALIASES, UNMARKED)
         if any(role in part for part in parts)
     }
 
@@ -202,6 +203,10 @@ def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
         tables, notes = read_source(config)
         parts = divide_by_split(config, tables)
         roles = find_splits(config, parts)
+    if config.splits is not None:  # kept before others had marks, or other ones: they have their roles still
+        beside = [name for name in parts if name not in roles.values() and (not name or split_role(name))]
+        parts[""] = [part for name in beside for part in parts.pop(name)]
+        roles[UNMARKED] = ""
     chosen, wanted, filter_notes = _wanted_rows(config, {role: parts[name] for role, name in roles.items()})
     splits: dict[str, list[Clip]] = {role: [] for role in chosen}
     for role, group in chosen.items():
@@ -226,7 +231,8 @@ def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
     for role, clips in splits.items():
         for clip in clips:
             (usable if is_usable(config, clip.text) else silent)[role].append(clip)
-    check_usable(config, _drops(silent), left={role: len(clips) for role, clips in usable.items()})
+    if config.splits is None:
+        check_usable(config, _drops(silent), left={role: len(clips) for role, clips in usable.items()})
     stream = opened.train(wanted) if opened else None
     return _Given(origin.source, config, usable, silent, told_of(origin.source, notes), stream)
 
@@ -304,7 +310,8 @@ def divide_by_split(config: TrainConfig, tables: Mapping[str, list[Table]]) -> d
         [(name, group)] = tables.items()
         columns = [named(SPLIT_COLUMNS, table.columns) for table in group]
         if (parts := _divide_by_column(group, columns)) and any(parts):
-            _check_known(config, [name for name in parts if name], next(filter(None, columns)))
+            if config.splits is None:
+                _check_known(config, [name for name in parts if name], next(filter(None, columns)))
             return parts
         tables = {name or "train": group}
     merged: dict[str, list[Part]] = {}
@@ -414,7 +421,7 @@ def _require_rows(
 ) -> None:
     """Stop where a split is empty, and say whether it was before the rows wanted (`told` as such) were chosen."""
     for role, group in after.items():
-        if role == "test" or any(rows for _, rows in group):
+        if role == "test" or config.splits is not None or any(rows for _, rows in group):
             continue
         if any(rows for _, rows in before[role]):
             column = next(iter(wanted))

@@ -94,7 +94,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _content_or_path(value: Any, bases: Sequence[Path], rate: int | None = None) -> bytes | str:
+def content_or_path(value: Any, bases: Sequence[Path], rate: int | None = None) -> bytes | str:
     """Of a cell with audio: its bytes, its samples as a WAV file, or else the path of a file."""
     if isinstance(value, dict):
         if value.get("array") is not None:
@@ -153,7 +153,7 @@ class ParquetAudio(EmbeddedAudio):
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{self._path}: column {self.column} cannot be read: {error}") from error
         rate = self._rates[row] if self._rates else None
-        return _content_or_path(self._rows[row - self._first], self._bases, rate)
+        return content_or_path(self._rows[row - self._first], self._bases, rate)
 
     def _read_group(self, group: int) -> Iterator[tuple[int, list[Any]]]:
         import pyarrow.parquet as pq
@@ -181,4 +181,4 @@ class DatasetAudio(EmbeddedAudio):
 
     def read(self, row: int) -> bytes | str:
         """The same."""
-        return _content_or_path(self._data[row][self.column], self._bases)
+        return content_or_path(self._data[row][self.column], self._bases)

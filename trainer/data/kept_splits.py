@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SPLITS_FILE = "splits.parquet"
 _ROLES = tuple(SPLIT_ALIASES)
+UNMARKED = "unmarked"
+"""Beside the roles: rows without a mark, or with another name of a split. Those that were kept have their role."""
 _TRAIN = 1 << _ROLES.index("train")
 """Its bit."""
 _KEYS = ("file", "text", "speaker", "audio")
@@ -164,6 +166,7 @@ class KeptSplits:
         done: dict[str, list[Clip]] = {role: [] for role in _ROLES}
         out: list[tuple[str, Clip, str]] = []
         found: Counter[str] = Counter()
+        unmarked = 0
         keys = {role: _keys(clips) for role, clips in splits.items()}
         pairs = {role: self.pairs.roles(_pairs(key["file"], key["text"])) for role, key in keys.items()}
         there = {file for role, key in keys.items() for file in key["file"][pairs[role] != 0].tolist()}
@@ -174,9 +177,11 @@ class KeptSplits:
             for clip, key, same, *others in zip(clips, *(column.tolist() for column in columns), strict=True):
                 # Where no row of the file has the text that it had, its text was changed.
                 if had := same or (others[0] if key not in there else 0):
-                    chosen = _one(had, role)
+                    chosen = _one(had, "train" if role == UNMARKED else role)
                     found[chosen] += 1
                     done[chosen].append(clip)
+                elif role == UNMARKED:
+                    unmarked += 1
                 elif why := _against(role, others):
                     out.append((role, clip, why))
                 else:
@@ -187,6 +192,8 @@ class KeptSplits:
                 f"splits={self.path!r} names; bring the data back, or set splits=null to make new splits"
             )
         notes = self._notes(found, len(done["train"]) - found["train"], len(out))
+        if unmarked:
+            notes.append(f"{unmarked:,} new clips without a split, or of a second name of one, are not used")
         return {role: clips for role, clips in done.items() if clips or role == "train"}, out, notes
 
     def _notes(self, found: Counter[str], new: int, left_out: int) -> list[str]:

@@ -33,7 +33,7 @@ def find_splits(config: TrainConfig, names: Iterable[str]) -> dict[str, str]:
         wanted, name = str(getattr(config, f"{role}_split")), split_of_role(config, role, there)
         if name is not None:
             found[role] = name
-        elif role == "train" or wanted != role:
+        elif (role == "train" and config.splits is None) or wanted != role:
             shown = some([name or "(no name)" for name in there])
             raise DataError(
                 f"data={config.data!r}: no split {wanted!r}; it has {shown}; set {role}_split to one of them"

@@ -83,7 +83,7 @@ def load_split(config: TrainConfig, split: str, origin: Origin = PLAIN) -> Split
     role = split_role(split)
     if role is not None and (split not in parts or names.get(role) == split):
         split = role
-    if split in SPLIT_ALIASES and names.get("train") in parts:
+    if split in SPLIT_ALIASES and (config.splits is not None or names.get("train") in parts):
         found = _as_in_training(config, split, columns)
         if names.get(split) not in parts and config.splits is None:
             found.notes.append(

@@ -49,6 +49,16 @@ def test_a_format_is_heard_as_its_wav(
     assert len(audio) == pytest.approx(len(speech), abs=0.05 * RATE)
 
 
+@pytest.mark.parametrize("rate", [16_000, 48_000])
+@pytest.mark.parametrize("container", ["ogg", "webm"])
+def test_the_pre_skip_of_opus_is_no_sound(speech: np.ndarray, container: str, rate: int) -> None:
+    """To within a millisecond, also of files that are joined."""
+    content = encode(speech, "libopus", container, rate=rate)
+    for audio in (read_audio(content), *([read_audio(content * 2)[-len(speech) :]] * (container == "ogg"))):
+        assert len(audio) == pytest.approx(len(speech), abs=RATE // 1000)
+        assert abs(lag(audio, speech)[0]) <= RATE // 1000
+
+
 @pytest.mark.parametrize(("coding", "container", "rate"), [kind[:3] for kind in KINDS])
 def test_one_that_is_cut_off_is_told(speech: np.ndarray, coding: str, container: str, rate: int) -> None:
     content = encode(speech, coding, container, rate=rate)

@@ -125,18 +125,20 @@ def test_the_order_of_rows_does_not_matter(
         assert found(first) == found(second)
 
 
-@given(rows=tables(), more=st.lists(st.tuples(FILES, TEXTS, SPEAKERS), max_size=40), seed=st.integers(0, 3))
+@given(
+    rows=tables(),
+    more=st.lists(st.tuples(FILES, TEXTS, SPEAKERS, st.sampled_from(SPLITS)), max_size=40),
+    seed=st.integers(0, 3),
+)
 def test_rows_that_are_added_move_no_clip_of_kept_splits(
-    place: Path, rows: list[Row], more: list[tuple[str, str, str]], seed: int
+    place: Path, rows: list[Row], more: list[tuple[str, str, str, str]], seed: int
 ) -> None:
     before = load(place, rows)
     assume(before is not None)
     assert before is not None
     kept = place / SPLITS_FILE
     kept.write_bytes(encode_splits(before.whole, {}))
-    # Marks where there were none would make splits of the rows that have them alone.
-    mark = "train" if any(row.get("Split") for row in rows) else ""
-    values = [dict(zip(("audio", "text", "speaker_id", "Split"), (*one, mark), strict=True)) for one in more]
+    values = [dict(zip(("audio", "text", "speaker_id", "Split"), one, strict=True)) for one in more]
     added = [{name: row[name] for name in rows[0]} for row in values]
     after = load(place, [*added, *rows], data_seed=seed, splits=str(kept))
     assert after is not None

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import pickle
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_data import CLIPS, demo_rows, streaming, write_shards
 
 from trainer.config import ConfigError, TrainConfig
+from trainer.data.audio import read_audio
 from trainer.data.clips import load_clips
-from trainer.data.streaming.stream import TrainStream
+from trainer.data.streaming.stream import StreamedClip, TrainStream
 from trainer.errors import DataError
 
 TRAIN = sorted(Path(row["audio"]["path"]).stem for row in demo_rows("train", CLIPS["train"]))
@@ -105,6 +108,26 @@ def test_settings_that_do_not_go_together(
 def test_hours_need_a_stream() -> None:
     with pytest.raises(ConfigError, match="max_hours: is a budget of streaming"):
         TrainConfig(max_hours=2.0)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_samples_in_lists_are_heard(small_config: TrainConfig, tmp_path: Path, flat: bool) -> None:
+    def samples(row: dict[str, Any]) -> dict[str, Any]:
+        found = read_audio(row["audio"]["bytes"]).tolist()
+        if flat:
+            return {**row, "audio": found, "sampling_rate": 16_000}
+        return {**row, "audio": {"array": found, "path": row["audio"]["path"], "sampling_rate": 16_000}}
+
+    rows = {split: [samples(row) for row in demo_rows(split, 4)] for split in CLIPS}
+    config = streaming(small_config, write_shards(tmp_path, rows=rows, shards=1))
+    table = load_clips(config)
+    assert table.stream is not None
+    for split, clips in (("train", itertools.islice(table.stream.clips(0, 4), 4)), *table.splits.items()):
+        expected = {row["text"]: read_audio(row["audio"]["bytes"]) for row in demo_rows(split, 4)}
+        for clip in clips:
+            source = clip.audio(config) if isinstance(clip, StreamedClip) else clip.source()
+            np.testing.assert_array_equal(read_audio(source), expected.pop(clip.text))
+        assert not expected
 
 
 def test_sources_that_cannot_be_streamed(small_config: TrainConfig, tmp_path: Path) -> None:

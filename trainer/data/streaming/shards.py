@@ -19,6 +19,7 @@ import fsspec
 from fsspec.implementations.arrow import ArrowFSWrapper
 
 from trainer.config import TrainConfig
+from trainer.data.embedded import ParquetAudio, content_or_path
 from trainer.data.sources import BUCKETS, load_hub_dataset, split_role
 from trainer.errors import DataError
 
@@ -134,8 +135,13 @@ def _plain_rows(dataset: datasets.IterableDataset) -> Iterator[dict[str, Any]]:
     }
     for row in dataset:
         plain: dict[str, Any] = {}
+        rate = row.get(ParquetAudio.RATES)
         for name, value in row.items():
-            if isinstance(value, bytes):
+            listed = bool(rate) and isinstance(value, list) and bool(value) and isinstance(value[0], float)
+            if listed or (isinstance(value, dict) and value.get("array") is not None):
+                path = None if listed else value.get("path")
+                plain[name] = {"bytes": content_or_path(value, (), rate), "path": path}
+            elif isinstance(value, bytes):
                 plain[name] = {"bytes": value, "path": None}
             elif isinstance(value, dict) and "bytes" not in value:
                 plain |= {key: one for key, one in value.items() if not isinstance(one, list | dict | bytes)}

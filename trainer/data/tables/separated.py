@@ -52,13 +52,12 @@ def read_separated(path: Path, text: str) -> tuple[list[str], list[list[str]]]:
             if row:
                 rows.append(row + [""] * (len(header) - len(row)))
     except csv.Error as error:
-        opened = _find_open_quote(text, separator, begin) if quoted else None
-        if opened is None:
+        if not quoted:
             raise DataError(
                 f"{path}, line {begin + before}: not a valid {path.suffix[1:]} file: {error}"
             ) from error
         raise DataError(
-            f"{path}, line {opened + before}: a field begins with a quote and does not end with one; close it, and "
+            f"{path}, line {begin + before}: a field begins with a quote and does not end with one; close it, and "
             'double the quotes that belong to the text: "He said ""no"""'
         ) from error
     return header, rows
@@ -123,16 +122,3 @@ def _fields_with_quotes(text: str) -> Iterator[tuple[str, bool]]:
 def _all_even(text: str, *, quoted: bool) -> bool:
     rows = _reader(text, "\t", quoted=quoted, strict=False)
     return len({len(row) for row in rows if row}) == 1
-
-
-def _find_open_quote(text: str, separator: str, begin: int) -> int | None:
-    """The line of the first field from line `begin` on that begins with a quote and does not end with one."""
-    place = sum(map(len, itertools.islice(io.StringIO(text, newline=""), begin - 1)))
-    separator = re.escape(separator)
-    field = re.compile(rf'(?:{_QUOTED}|(?!")[^{separator}\r\n]*)(?:{separator}|\r\n?|\n|\Z)')
-    while place < len(text):
-        found = field.match(text, place)
-        if found is None:
-            return len(re.findall(r"\r\n?|\n", text[:place])) + 1
-        place = found.end()
-    return None
