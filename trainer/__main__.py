@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainer.command import run_command
-from trainer.config_file import read_config_file
 from trainer.errors import ConfigError
 
 
@@ -19,6 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _train(argv: Sequence[str] | None) -> int:
     from trainer.config import TrainConfig, field_docs
+    from trainer.config_file import read_config_file
 
     usual = {name: "null" if value is None else value for name, value in vars(TrainConfig).items()}
     settings = [f"  {name}: {usual[name]}\n      {text}" for name, text in field_docs(TrainConfig).items()]
