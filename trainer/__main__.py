@@ -33,7 +33,8 @@ def _train(argv: Sequence[str] | None) -> int:
     if Path(config.output_dir).exists():
         raise ConfigError(f"output_dir={config.output_dir!r}: is there already; choose another folder")
     from trainer.data.prepared import prepare
-    from trainer.scoring.objectives import describe_rates
+    from trainer.model.rates import default_learning_rate
+    from trainer.scoring.objectives import describe_rates, objective_value
     from trainer.train import evaluate, train
     from trainer.training.taught import allowed_note
 
@@ -44,7 +45,10 @@ def _train(argv: Sequence[str] | None) -> int:
     data = prepare(config, waveforms=config.augments)
     for note in filter(None, [*data.notes, allowed_note(config, data)]):
         print(f"note: {note}")
-    print(f"before: {evaluate(config, data=data).describe()}", flush=True)
+    base = evaluate(config, data=data)
+    print(f"before: {base.describe()}", flush=True)
+    if config.learning_rate is None:
+        config = config.replace(learning_rate=default_learning_rate(config, objective_value(base.rates)))
     result = train(config, report, data=data, output_dir=Path(config.output_dir))
     if result.diverged or result.best is None:
         print(f"diverged after {result.samples_seen:,} samples; lower the learning rate")

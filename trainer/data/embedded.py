@@ -51,8 +51,8 @@ def holds_audio(kind: pa.DataType, *, rated: bool = False) -> bool:
 
     if pa.types.is_struct(kind):
         return any(kind.get_field_index(name) >= 0 for name in ("bytes", "array"))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return rated and bool(pa.types.is_floating(kind.value_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return rated and bool(pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
@@ -103,14 +103,25 @@ def content_or_path(value: Any, bases: Sequence[Path], rate: int | None = None) 
     return _wav(value, rate) if isinstance(value, list) else value or ""
 
 
-def _wav(samples: Sequence[float], rate: int | None) -> bytes:
+_LOUDEST = 2.0
+"""Samples that are scaled to 1 may be louder where sounds were added or resampled, but not by far."""
+
+
+def _wav(samples: Sequence[Any], rate: int | None) -> bytes:
+    """Samples as a file, of several channels in either order; whole numbers have 16 or 32 bits."""
     import numpy as np
     import soundfile
 
     if not rate:  # it is dropped as unreadable, and counted
         return b""
+    values = np.asarray(samples)
+    peak = float(np.abs(values.astype(np.float64)).max(initial=0.0))
+    if np.issubdtype(values.dtype, np.integer) or peak > _LOUDEST:
+        values = values / (2.0**15 if peak <= 2.0**15 else 2.0**31)
+    if values.ndim == 2 and values.shape[0] < values.shape[1]:
+        values = values.T
     buffer = io.BytesIO()
-    soundfile.write(buffer, np.asarray(samples, np.float32), int(rate), format="WAV", subtype="FLOAT")
+    soundfile.write(buffer, values.astype(np.float32), int(rate), format="WAV", subtype="FLOAT")
     return buffer.getvalue()
 
 

@@ -33,9 +33,12 @@ _LENGTH_COLUMNS = ("offset", "duration")
 _OTHER_COLUMNS = (
     *(("start_time", "end_time"), ("start_ms", "end_ms"), ("start_sec", "end_sec"), ("begin", "end")),
     *(("start_seconds", "end_seconds"), ("begin_time", "end_time"), ("segment_start", "segment_end")),
-    *(("start", "stop"), ("start_timestamp", "end_timestamp")),
+    *(("start", "stop"), ("start_timestamp", "end_timestamp"), ("start (s)", "end (s)")),
+    *(("start", "duration"), ("start_time", "duration"), ("begin", "duration"), ("offset_ms", "duration_ms")),
 )
 """What times of parts are called too, in seconds or not: nobody knows before the user says so."""
+_LENGTHS = ("duration", "length")
+"""Beginnings of names of columns with lengths, not ends."""
 _MILLISECONDS = "_ms"
 """How names of columns end that say their unit."""
 
@@ -92,6 +95,11 @@ def find_segments(
         ModelError: the model, whose window counts, cannot be found.
     """
     texts = table.columns[text]
+    if audio in table.embedded and config.segment_columns not in (None, TrainConfig.segment_columns):
+        raise DataError(
+            f"segment_columns={config.segment_columns!r}: the audio lies inside {table.origin}, and only files are "
+            "cut; write it to files, or set segment_columns=null if rows are cut already"
+        )
     spans = None if audio in table.embedded else _find_spans(config, table, audio)
     if spans is None:
         yield from (Segment(row, transcript(config, texts[row]), None) for row in rows)
@@ -195,7 +203,7 @@ def _find_spans(config: TrainConfig, table: Table, audio: str) -> dict[int, Span
 
 def _spans(table: Table, names: tuple[str, str], values: Sequence[Sequence[Any]]) -> dict[int, Span]:
     spans = {}
-    lengths = tuple(name.lower() for name in names) == _LENGTH_COLUMNS
+    lengths = names[1].lower().startswith(_LENGTHS)
     for row, pair in enumerate(values):
         first, until = (_seconds(table, row, name, value) for name, value in zip(names, pair, strict=True))
         begin = first or 0.0

@@ -27,7 +27,7 @@ from trainer.data.columns import (
     parse_row_filter,
     select_parts,
 )
-from trainer.data.drops import Drop, check_drops, is_usable
+from trainer.data.drops import Drop, check_drops, check_tokens, is_usable
 from trainer.data.kept_splits import read_kept_splits
 from trainer.data.labels import check_languages, make_labels
 from trainer.data.prepared import PreparedSplit, find_features
@@ -181,6 +181,7 @@ def _taken_as_it_is(
     chosen = select_parts(asked, by_language, where_known=True)
     made = [clips_of_rows(config, table, rows, split, origin) for table, rows in chosen]
     clips = [clip for some, _ in made for clip in some]
+    check_tokens(config, [(clip.name, clip.text) for clip in clips])
     if not any(has_words(clip.text) for clip in clips):
         how = f" after row_filter={config.row_filter!r}" if config.row_filter else ""
         raise DataError(

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_failures")
 """What a trial takes and how many run, as it was asked for; a resumed search goes on with it."""
+PATH_SETTINGS = ("model", "data", "splits", "audio_dir", "noise_dir", "impulse_dir", "cache_dir")
+"""Settings that may be paths, which are made absolute."""
 _AUGMENT = ("augment", "augment_strength")
 _OF_ENGINE = ("optimizer", "method")
 """Settings of which DeepSpeed does not run all values."""
@@ -519,7 +521,7 @@ def settled(base: TrainConfig) -> TrainConfig:
         DataError: the data file is wrong.
     """
     paths = {key: absolute_source(getattr(base, key)) for key in ("model", "data")}
-    for key in ("splits", "noise_dir", "impulse_dir"):
+    for key in ("splits", "audio_dir", "noise_dir", "impulse_dir"):
         if (path := getattr(base, key)) is not None:
             paths[key] = str(_home_known(path).absolute())
     base = base.replace(**paths, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))

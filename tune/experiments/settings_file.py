@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.alignment import ClipErrors
+from tune.experiments.plan import PATH_SETTINGS
 from tune.experiments.settings import ExperimentSettings
 from tune.search.budgets import describe_duration
 from tune.util.environment import package_versions
@@ -108,13 +109,14 @@ def _command(plan: SearchPlan) -> str:
         if field.name in _SINGLE and value != field.default:
             shown = value if isinstance(value, str) else f"{value:g}"
             words += [f"--{field.name.replace('_', '-')}", shown]
-    words += ["--finalists", str(request.n_finalists), "--repeats", str(request.repeats)]
+    words += ["--finalists", str(request.n_finalists)]
+    words += ["--repeats", str(request.repeats)] if request.n_finalists else []
     for guard in request.guard:
         words += ["--guard", str(guard)]
     for option, value in _budget_words(request.budgets):
         words += [option, value]
     for key, value in request.settings.items():
-        shown = getattr(plan.base, key) if key in ("model", "data", "cache_dir") else value
+        shown = getattr(plan.base, key) if key in PATH_SETTINGS else value
         words += ["--set", f"{key}={'null' if shown is None else shown}"]
     return shlex.join(words)
 

@@ -97,7 +97,7 @@ class Judge:
 
         Args:
             record: the trial as it was before.
-            result: `samples_seen`, the rates and, where known, `eval_loss` of the evaluation.
+            result: `samples_seen`, the rates and, where known, `eval_loss` and `finished` of the evaluation.
         """
         seen, value = int(result["samples_seen"]), objective_value(result)
         loss = float(result.get("eval_loss", 0.0))
@@ -107,7 +107,11 @@ class Judge:
             return record.stop_again
         # At the full budget there is nothing left to save; and a trial that went past a rung before its process
         # was lost is not judged there again.
-        if seen >= self._rungs[-1] or (record.evaluations and record.evaluations[-1][0] >= seen):
+        if (
+            seen >= self._rungs[-1]
+            or result.get("finished")
+            or (record.evaluations and record.evaluations[-1][0] >= seen)
+        ):
             return None
         return (
             self._above_baseline(seen, value)

@@ -71,6 +71,38 @@ READ = {
         {"ss-corpus-en.tsv": SPONTANEOUS + "x\ta.wav\t\t\tone\t\ttrain\nx\tb.wav\t\t\ttwo\t\tdev\n"},
         sounds={"audios/a.wav": 0.5, "audios/b.wav": 0.6},
     ),
+    "04 start and length": Case(
+        {"x.csv": "audio,start,duration,text\none.wav,3,2.5,one\ntwo.wav,6,2,two\n"},
+        PARTS,
+        SHOWS,
+        settings={"segment_columns": "start,duration"},
+    ),
+    "04 start and length in milliseconds": Case(
+        {"x.csv": "audio,offset_ms,duration_ms,text\none.wav,3000,2500,one\ntwo.wav,6000,2000,two\n"},
+        PARTS,
+        SHOWS,
+        settings={"segment_columns": "offset_ms,duration_ms"},
+    ),
+    "06 separators of lines that are text": Case(
+        {"metadata.csv": "a|one\u2028more|one\u2028more\nb|two\x85|two\x85\n"},
+        {"one\u2028more": 0.5, "two": 0.6},
+        {"wavs/a.wav": 0.5, "wavs/b.wav": 0.6},
+        data=".",
+    ),
+    "08 cues without counters whose texts are numbers": Case(
+        {
+            "a.srt": "00:00:00,000 --> 00:00:00,200\nborn in\n1984\n\n00:00:00,200 --> 00:00:00,500\n7\n",
+            "b.srt": "00:00:00,000 --> 00:00:00,600\ntwo\n",
+        },
+        {"born in 1984": 0.2, "7": 0.3, "two": 0.6},
+        settings={"pack_seconds": 0},
+    ),
+    "27 names that are in both folders": Case(
+        {"x.csv": "audio,text\nx/a.wav,one\ny/a.wav,two\nlost/c.wav,three\n"},
+        {"one": 0.5, "two": 0.6, "three": 0.8},
+        {"x/a.wav": 0.5, "y/a.wav": 0.6, "sounds/a.wav": 0.7, "sounds/c.wav": 0.8},
+        settings={"audio_dir": "{folder}/sounds"},
+    ),
     "03 Common Voice, only validated clips": Case(
         {
             **dict.fromkeys(("train.tsv", "dev.tsv", "test.tsv"), RELEASE),
@@ -262,6 +294,14 @@ REFUSED = {
         Case({"x.csv": TIMES.format("start_time", "end_time", 0, 2, 3, 5)}, sounds=SHOWS),
         r"columns start_time and end_time look like times .* segment_columns=start_time,end_time if they are",
     ),
+    "04 start and length": (
+        Case({"x.csv": "audio,start,duration,text\none.wav,3,2.5,one\ntwo.wav,6,2,two\n"}, sounds=SHOWS),
+        r"columns start and duration look like times .* segment_columns=start,duration if they are",
+    ),
+    "07 an utterance without a segment": (
+        Case({"wav.scp": "r a.wav\n", "text": "u1 one\nr two\n", "segments": "u1 r 0 0.2\n"}, data="."),
+        r"segments: utterance r: must have a recording, a start and an end in seconds",
+    ),
     "24 Audacity": (
         Case({"a.txt": "0.000000\t0.200000\tone\n0.2\t0.4\ttwo\n"}, data="."),
         r"a\.txt: is a label track of Audacity; export the labels there as subtitles \(a\.srt\)",
@@ -329,12 +369,23 @@ def test_22_a_column_of_splits(tmp_path: Path) -> None:
     assert {clip.text for clip in table.splits["test"]} == {"text 6", "text 7", "text 8"}
 
 
-@pytest.mark.parametrize("flat", [False, True])
-def test_13_samples_in_parquet(tmp_path: Path, flat: bool) -> None:
+@pytest.mark.parametrize(
+    ("flat", "kind", "scale"),
+    [
+        (False, pa.float32(), 1.0),
+        (True, pa.float32(), 1.0),
+        (True, pa.float32(), 2.0**15),
+        (True, pa.int16(), 2.0**15),
+        (True, pa.int32(), 2.0**31),
+    ],
+)
+def test_13_samples_in_parquet(tmp_path: Path, flat: bool, kind: pa.DataType, scale: float) -> None:
     sounds = {"one": tone(0.5), "two": tone(0.6)}
-    cells = [sound.tolist() for sound in sounds.values()]
+    cells = [(sound.astype(float) * scale * 0.999).tolist() for sound in sounds.values()]
+    if pa.types.is_integer(kind):
+        cells = [list(map(int, cell)) for cell in cells]
     if flat:
-        columns = {"audio": pa.array(cells, pa.list_(pa.float32())), "sampling_rate": [RATE] * 2}
+        columns = {"audio": pa.array(cells, pa.list_(kind)), "sampling_rate": [RATE] * 2}
     else:
         columns = {"audio": [{"array": cell, "path": "a.wav", "sampling_rate": RATE} for cell in cells]}
     pq.write_table(pa.table({**columns, "text": list(sounds)}), tmp_path / "x.parquet")
@@ -343,7 +394,15 @@ def test_13_samples_in_parquet(tmp_path: Path, flat: bool) -> None:
     ]
     for clip, (_, decoded) in zip(clips, decode_each(clip.source() for clip in clips), strict=True):
         assert not isinstance(decoded, AudioError)
-        assert abs(decoded.samples - sounds[clip.text]).max() < 1e-6
+        assert abs(decoded.samples - 0.999 * sounds[clip.text]).max() < 1e-4
+
+
+def test_13_audio_in_the_table_is_not_cut(tmp_path: Path) -> None:
+    cells = [{"bytes": b"", "path": name} for name in ("a.wav", "b.wav")]
+    columns = {"audio": cells, "from": [0.0, 0.0], "to": [0.2, 0.2], "text": ["one", "two"]}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=r"segment_columns='from,to': the audio lies inside .*x\.parquet"):
+        load(tmp_path / "x.parquet", segment_columns="from,to")
 
 
 def test_16_silence_is_taught_as_nothing(tmp_path: Path, config: TrainConfig) -> None:

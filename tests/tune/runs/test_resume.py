@@ -21,6 +21,7 @@ from tune.commands.search import read_request, search_parser
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import fold
 from tune.experiments.object_stores.object_store import StorageError
+from tune.experiments.plan import settled
 from tune.experiments.settings_file import write_search_file
 from tune.experiments.storage import Storage
 from tune.search.budgets import Budgets
@@ -107,24 +108,32 @@ def test_what_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert expected in capsys.readouterr().err
 
 
-def test_the_command_that_runs_it_again_asks_for_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("finalists", [0, 2])
+def test_the_command_that_runs_it_again_asks_for_the_same(finalists: int, tmp_path: Path) -> None:
     """On fed11aa it left out `--warm-start`, `--track`, `--address` and `--keep-checkpoints`."""
     plan, experiment = made_search(tmp_path, trials=2)
     experiment.close()
     request = dataclasses.replace(
         plan.request,
         **{"gpus_per_trial": 0.5, "cpus_per_trial": 2.0, "max_concurrent": 3, "max_failures": 0, "seed": 7},
-        **{"keep_checkpoints": "all", "address": "auto", "track": ("mlflow", "tensorboard"), "repeats": 3},
-        **{"finalists": 2, "guard": (Guard("/data/x", 2.5),), "tracking_uri": "sqlite:////x/y.db"},
-        **{"warm_start": "earlier", "settings": {"epochs": 2.0, "dropout": 0.1}},
+        **{"keep_checkpoints": "all", "address": "auto", "track": ("mlflow", "tensorboard")},
+        **{
+            "finalists": finalists,
+            "repeats": 3 if finalists else 2,
+            "guard": (Guard("/data/x", 2.5),),
+            "tracking_uri": "sqlite:////x/y.db",
+        },
+        **{"warm_start": "earlier", "settings": {"epochs": 2.0, "audio_dir": "sounds"}},
         budgets=Budgets(seconds=3600.0, gpu_hours=2.5, plateau_trials=4, plateau_points=0.5),
     )
-    asked = dataclasses.replace(plan, request=request)
-    base = plan.base.replace(evaluate_at=RUNGS)
+    sounds = str(Path("sounds").absolute())
+    asked = dataclasses.replace(plan, request=request, base=settled(plan.base.replace(audio_dir="sounds")))
+    base = asked.base.replace(evaluate_at=RUNGS)
     data: Any = SimpleNamespace(clips={"train": 800}, drop_counts=dict, notes=[])
     write_search_file(asked, base, data, RESOURCES, full_window=True)
     _, *words = shlex.split(yaml.safe_load((plan.folder / "experiment.yaml").read_text())["run_again"])
     found = read_request(search_parser().parse_args(words), words)
     space, storage = str(plan.folder / "space.yaml"), found.storage
-    assert found == dataclasses.replace(request, experiment=None, space=space, storage=storage)
+    same = dataclasses.replace(request, settings={"epochs": 2.0, "audio_dir": sounds})
+    assert found == dataclasses.replace(same, experiment=None, space=space, storage=storage)
     assert storage.address == request.storage.address

@@ -160,6 +160,14 @@ def test_the_full_budget_is_never_stopped() -> None:
     assert search.records["002"].outcome == "completed"
 
 
+def test_a_trial_whose_own_budget_ends_at_a_rung_is_not_stopped_there() -> None:
+    """With `max_steps` one of small batches has fewer samples than the longest."""
+    search = Search(min_trials_per_rung=1)
+    search.tell("001", 100, 5.0)
+    assert search.tell("002", 100, 50.0, finished=1.0) is None
+    assert search.records["002"].outcome == "completed"
+
+
 def test_a_trial_that_went_past_a_rung_is_not_judged_there_again() -> None:
     search = Search(min_trials_per_rung=2)
     assert search.tell("001", 100, 50.0) is None

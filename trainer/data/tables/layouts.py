@@ -15,7 +15,7 @@ def read_ljspeech(path: Path) -> Table | None:
     wavs = path.parent / "wavs"
     if path.suffix.lower() != ".csv" or not wavs.is_dir():
         return None
-    rows = [line.split("|") for line in read_text(path).splitlines() if line]
+    rows = [line.split("|") for line in read_text(path).split("\n") if line]
     sounds = [file for file in sorted(wavs.iterdir()) if file.suffix.lower() in AUDIO_SUFFIXES]
     files = {name: file.name for file in sounds for name in (file.name, file.stem)}
     if not rows or rows[0][0] not in files:
@@ -52,8 +52,13 @@ def read_kaldi(folder: Path) -> Table | None:
             raise DataError(
                 f"{folder / 'wav.scp'}: recording {recording[:80]} of utterance {name[:80]} {what}"
             )
+        if segments and len(times) != 2:
+            raise DataError(
+                f"{folder / 'segments'}: utterance {name[:80]}: must have a recording, a start and an end in seconds; "
+                "add them, or remove it from text"
+            )
         cells = (name, file, text, speakers.get(name, ""), *times)
-        for values, cell in zip(columns.values(), cells, strict=False):
+        for values, cell in zip(columns.values(), cells, strict=True):
             values.append(cell)
     return Table(str(folder / "text"), columns, bases=(folder, *folder.parents[:2]))
 
@@ -62,7 +67,7 @@ def _pairs(path: Path) -> dict[str, str]:
     """The first word of each line, and the rest; nothing where there is no such file."""
     if not path.is_file():
         return {}
-    lines = (line.split(maxsplit=1) for line in read_text(path).splitlines() if line.strip())
+    lines = (line.split(maxsplit=1) for line in read_text(path).split("\n") if line.strip())
     return {line[0]: line[1].strip() if len(line) > 1 else "" for line in lines}
 
 

@@ -159,6 +159,8 @@ def read_cues(path: Path, gap: str = " ") -> list[Cue]:
     """
     lines = read_text(path).split("\n")
     vtt = lines[0].startswith("WEBVTT")
+    first = next((at for at, line in enumerate(lines) if "-->" in line), 0)
+    counted = vtt or lines[first - 1].strip().isdecimal()
     found: list[tuple[float, float, list[str], int]] = []
     number = 0
     while number < len(lines):
@@ -180,7 +182,7 @@ def read_cues(path: Path, gap: str = " ") -> list[Cue]:
             texts.append(lines[number])
             number += 1
         found.append(
-            (start, end, _said(texts, next_follows="-->" in "".join(lines[number : number + 1])), line)
+            (start, end, _said(texts, counted and "-->" in "".join(lines[number : number + 1])), line)
         )
     cues: list[Cue] = [
         (start, end, gap.join(said), line) for start, end, said, line in _unrolled(found) if said
@@ -194,11 +196,11 @@ def _seconds(hours: str | None, minutes: str, seconds: str, fraction: str) -> fl
     return int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + int(fraction.ljust(3, "0")) / 1000
 
 
-def _said(lines: Sequence[str], *, next_follows: bool) -> list[str]:
+def _said(lines: Sequence[str], counter_follows: bool) -> list[str]:
     """What is said in each line of a cue: without tags, dashes before speakers, entities and the next cue's number."""
     plain = [html.unescape(_MARKS.sub("", line)) for line in lines]
     said = [text for line in plain if (text := " ".join(_DASH.sub("", line).split()))]
-    return said[:-1] if next_follows and said and said[-1].isdecimal() else said
+    return said[:-1] if counter_follows and said and said[-1].isdecimal() else said
 
 
 def _unrolled(

@@ -55,12 +55,15 @@ class Table:
         return 0
 
     def find(self, told: str) -> str:
-        """The path of a file that a cell names; where it is missing, that where it would be."""
-        for folder in self.audio_folders:
-            for name in (told, re.split(r"[\\/]", told)[-1]):
-                if Path(path := find_file(name, (folder,))).is_file():
-                    return path
-        return find_file(told, self.bases)
+        """The path of a file that a cell names; where it is missing, that where it would be.
+
+        By its path in `audio_dir` or beside the table, else by its name alone in `audio_dir`.
+        """
+        path = find_file(told, (*self.audio_folders, *self.bases))
+        if self.audio_folders and not Path(path).is_file():
+            named = find_file(re.split(r"[\\/]", told)[-1], self.audio_folders)
+            return named if Path(named).is_file() else path
+        return path
 
     def place(self, row: int) -> str:
         """Where a row stands: `talk.srt, line 12`, or `clips.csv, row 7`, counted from 1 without the header."""
