@@ -28,7 +28,7 @@ from trainer.data.columns import (
     some,
     values_of,
 )
-from trainer.data.drops import HELD_OUT, Drop, check_tokens, check_usable, empty_text, is_usable
+from trainer.data.drops import HELD_OUT, OTHER_SPLIT, Drop, check_tokens, check_usable, empty_text, is_usable
 from trainer.data.grouping import text_key
 from trainer.data.kept_splits import UNMARKED, read_kept_splits
 from trainer.data.segments import find_segments, told_times
@@ -284,9 +284,7 @@ def _without_shared_files(
     """The splits without clips whose file is in another one as well, which would be measured by what was learned."""
     kept, shared = leave_out_shared_files(config, splits)
     drops = [
-        Drop(
-            role, clip.name, "other_split", "its file is in another split too; split_by=null keeps it in both"
-        )
+        Drop(role, clip.name, OTHER_SPLIT, "its file is in another split too; split_by=null keeps it in both")
         for role, clips in shared.items()
         for clip in clips
     ]
@@ -308,7 +306,7 @@ def divide_by_split(config: TrainConfig, tables: Mapping[str, list[Table]]) -> d
     """
     if len(tables) == 1:
         [(name, group)] = tables.items()
-        columns = [named(SPLIT_COLUMNS, table.columns) for table in group]
+        columns = [_split_column(table) for table in group]
         if (parts := _divide_by_column(group, columns)) and any(parts):
             if config.splits is None:
                 _check_known(config, [name for name in parts if name], next(filter(None, columns)))
@@ -323,6 +321,17 @@ def divide_by_split(config: TrainConfig, tables: Mapping[str, list[Table]]) -> d
 
 SPLIT_COLUMNS = ("split", "splits")
 """Columns that name each row's split, in any case."""
+_PERHAPS_SPLITS = ("partition", "subset", "set")
+"""Columns that do so where all their values are usual names of splits."""
+
+
+def _split_column(table: Table) -> str | None:
+    for name in (*SPLIT_COLUMNS, *_PERHAPS_SPLITS):
+        column = named([name], table.columns)
+        values = set(map(cell_text, table.columns[column])) - {""} if column else set()
+        if values and (name in SPLIT_COLUMNS or all(map(split_role, values))):
+            return column
+    return None
 
 
 def _check_known(config: TrainConfig, values: Sequence[str], column: str | None) -> None:

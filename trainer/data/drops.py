@@ -12,6 +12,7 @@ from trainer.data.text import TOKEN, has_words
 from trainer.errors import DataError
 
 HELD_OUT = "held_out"
+OTHER_SPLIT = "other_split"
 """Reason for which a clip that is new beside splits that were kept is not used."""
 #: Reasons for which a clip is dropped, and how they are told.
 DROP_REASONS = {
@@ -23,7 +24,7 @@ DROP_REASONS = {
     "empty_audio": "no audio in the file",
     "missing_channel": "without the channel that is wanted",
     "wrong_times": "with times that cannot be",
-    "other_split": "with a file that is in another split too",
+    OTHER_SPLIT: "with a file that is in another split too",
     HELD_OUT: "new, and not to be trained on beside the splits that were kept",
 }
 
@@ -114,7 +115,7 @@ def check_drops(config: TrainConfig, drops: Sequence[Drop], *, total: int, windo
     if not drops:
         return []
     told = describe_drops(drops, window)
-    bad = [drop for drop in drops if drop.reason != HELD_OUT]  # there is nothing to mend about those
+    bad = [drop for drop in drops if drop.reason not in (HELD_OUT, OTHER_SPLIT)]  # nothing is to be mended
     wanted = total - len(drops) + len(bad)
     share = len(bad) / max(wanted, 1)
     if share > config.max_dropped_share:

@@ -356,10 +356,13 @@ def test_what_cannot_be_decoded(name: str, tmp_path: Path, config: TrainConfig) 
     assert "\n" not in str(caught.value)
 
 
-def test_22_a_column_of_splits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", ["splits", "partition", "split\tsplits"])
+def test_22_a_column_of_splits(columns: str, tmp_path: Path) -> None:
+    """One that is empty, too, beside one that is not."""
     marks = ["train"] * 4 + ["dev"] * 2 + ["test"] * 3
-    rows = [f"{at}.mp3\ttext {at}\t{mark}" for at, mark in enumerate(marks)]
-    (tmp_path / "x.tsv").write_text("\n".join(["audio_file\ttranscription\tsplits", *rows]))
+    empty = "\t" * columns.count("\t")
+    rows = [f"{at}.mp3\ttext {at}\t{empty}{mark}" for at, mark in enumerate(marks)]
+    (tmp_path / "x.tsv").write_text("\n".join([f"audio_file\ttranscription\t{columns}", *rows]))
     table = load(tmp_path / "x.tsv")
     assert {role: len(clips) for role, clips in table.splits.items()} == {
         "train": 4,
@@ -367,6 +370,23 @@ def test_22_a_column_of_splits(tmp_path: Path) -> None:
         "test": 3,
     }
     assert {clip.text for clip in table.splits["test"]} == {"text 6", "text 7", "text 8"}
+
+
+def test_03_validated_clips_beside_dev_and_test(tmp_path: Path, config: TrainConfig) -> None:
+    """Of those that are in both, the others are trained on, however many that leaves."""
+    names = [f"{number}.wav" for number in range(9)]
+    (tmp_path / "cv" / "clips").mkdir(parents=True)
+    for name in names:
+        soundfile.write(tmp_path / "cv" / "clips" / name, tone(0.5), RATE)
+    for table, some in {"validated": names, "dev": names[3:6], "test": names[6:]}.items():
+        rows = "".join(f"s\t{name}\ttext {name}\ten\n" for name in some)
+        (tmp_path / "cv" / f"{table}.tsv").write_text(RELEASE + rows)
+    asked = config.replace(data=str(tmp_path / "cv"), row_filter=None, language="en", train_split="validated")
+    found = prepare(asked)
+    assert {role: len(split) for role, split in found.splits.items()} == {
+        **{"train": 3, "validation": 3, "test": 3}
+    }
+    assert any("6 with a file that is in another split too" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
