@@ -228,9 +228,9 @@ def mean_interval(repeats: Sequence[Repeat], noise: Noise) -> Interval:
         repeats: at least one; where no clips' errors are known the interval has the seeds' noise alone.
         noise: see `seed_noise`.
     """
-    clips = _mean(_known_clips(repeats))
+    clips = _known_clips(repeats)
     mean = statistics.fmean(repeat.value for repeat in repeats)
-    low, high = _with_seeds(mean, _reach(clips), noise, 1 / len(repeats))
+    low, high = _with_seeds(mean, _reach(_mean(clips)) or _widest(clips), noise, 1 / len(repeats))
     return max(0.0, low), high
 
 
@@ -277,9 +277,11 @@ def gain_interval(runs: Sequence[ClipErrors], base: ClipErrors, noise: Noise) ->
 
 def _difference_interval(lead: Sequence[Repeat], other: Sequence[Repeat], noise: Noise) -> Interval:
     """95 % interval of `other`'s mean WER minus `lead`'s, in points."""
-    more = _difference(_mean(_known_clips(lead)), _mean(_known_clips(other)))
+    runs, others = _known_clips(lead), _known_clips(other)
     difference = statistics.fmean(run.value for run in other) - statistics.fmean(run.value for run in lead)
-    reach = _reach(more, difference=True)
+    reach = _reach(_difference(_mean(runs), _mean(others)), difference=True)
+    if reach is None and (one := _widest(runs)) and (two := _widest(others)):
+        reach = math.hypot(one[1], two[0]), math.hypot(one[0], two[1])
     return _with_seeds(difference, reach, noise, 1 / len(lead) + 1 / len(other))
 
 
@@ -321,6 +323,12 @@ def _reach(clips: ClipErrors | None, *, difference: bool = False) -> tuple[float
     counted = (clips.words > 0) | (clips.word_errors != 0)
     rate = ClipErrors(clips.word_errors[counted], clips.words[counted]).rate
     return rate - found[0], found[1] - rate
+
+
+def _widest(runs: Sequence[ClipErrors]) -> tuple[float, float] | None:
+    """The farthest that a run's own interval goes below and above: of runs whose worst sources are different ones."""
+    known = [reach for run in runs if (reach := _reach(run)) is not None]
+    return (max(below for below, _ in known), max(above for _, above in known)) if known else None
 
 
 def _with_seeds(rate: float, reach: tuple[float, float] | None, noise: Noise, share: float) -> Interval:

@@ -245,6 +245,29 @@ def test_the_same_clips_are_compared() -> None:
         assert interval(verdict) == pytest.approx((more - half, more + half), abs=0.001)
 
 
+def test_repeats_with_other_worst_sources_have_the_interval_of_one_alone() -> None:
+    """Their clips are not the same, whose noise counts nevertheless."""
+
+    def source(place: int, wer: float) -> Repeat:
+        [run] = repeats([wer], clips=40)
+        errors, words = np.zeros(80, int), np.zeros(80, int)
+        there = slice(40 * place, 40 * place + 40)
+        assert run.clips is not None
+        errors[there], words[there] = run.clips.word_errors, run.clips.words
+        return Repeat("r", run.value, 1.0, ClipErrors(errors, words))
+
+    def mean_interval(*places: int) -> tuple[float, float]:
+        verdict = judge_finalists(
+            {"001": [source(place, 15.0) for place in places], "002": [source(0, 30.0), source(0, 31.0)]}
+        )
+        assert verdict.standings[0].trial_id == "001"
+        found = verdict.standings[0].mean_interval
+        assert found is not None
+        return found
+
+    assert mean_interval(0, 1) == pytest.approx(mean_interval(0, 0), abs=0.3)
+
+
 def without_clips(found: list[Repeat]) -> list[Repeat]:
     return [Repeat(run.run, run.value, run.seconds) for run in found]
 
