@@ -43,6 +43,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "train_on": ("validation",),
     "validation_share": (0, 0.95),
     "audio_channel": (0, 1.5),
+    "timestamp_share": (-0.1, 1.5),
     "segment_columns": ("start", "start,", "a,b,c"),
     "pack_seconds": (-1, 31),
     "source_weights": ("a", "a=-1", "=2", "a=1,a=2"),

@@ -18,8 +18,8 @@ def freeze(where: str, folder: Path) -> None:
     import torch
 
     from trainer.training.saving import SavingTrainer
+    from tune.cluster.progress_channel import Driver
     from tune.experiments.checkpoint_files import CheckpointFiles
-    from tune.workers import keeper
 
     def second(call: Callable[..., Any]) -> Callable[..., Any]:
         def stopped(*args: Any, **kwargs: Any) -> Any:
@@ -35,7 +35,7 @@ def freeze(where: str, folder: Path) -> None:
     if where == "naming":
         CheckpointFiles.complete = second(CheckpointFiles.complete)  # type: ignore[method-assign]
     elif where == "telling":
-        keeper.tell = second(keeper.tell)
+        Driver.saved = second(Driver.saved)  # type: ignore[method-assign]
     else:
         writer_of_copies = SavingTrainer.writer_of_copies
 
