@@ -12,8 +12,9 @@ from trainer.data.text import TOKEN, has_words
 from trainer.errors import DataError
 
 HELD_OUT = "held_out"
-OTHER_SPLIT = "other_split"
 """Reason for which a clip that is new beside splits that were kept is not used."""
+OTHER_SPLIT = "other_split"
+"""Reason for which a clip whose file is in the validation or test split too is not trained on."""
 #: Reasons for which a clip is dropped, and how they are told.
 DROP_REASONS = {
     "too_long_audio": "audio longer than the model's window",
@@ -115,7 +116,7 @@ def check_drops(config: TrainConfig, drops: Sequence[Drop], *, total: int, windo
     if not drops:
         return []
     told = describe_drops(drops, window)
-    bad = [drop for drop in drops if drop.reason not in (HELD_OUT, OTHER_SPLIT)]  # nothing is to be mended
+    bad = [drop for drop in drops if drop.reason not in (HELD_OUT, OTHER_SPLIT)]  # of those nothing is wrong
     wanted = total - len(drops) + len(bad)
     share = len(bad) / max(wanted, 1)
     if share > config.max_dropped_share:

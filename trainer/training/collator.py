@@ -96,10 +96,10 @@ class WhisperCollator:
 
     def _features(self, planned: list[PlannedClip]) -> tuple[Sequence[np.ndarray], Sequence[float]]:
         if self.augmented is not None:
-            heard = [self.augmented.features(each.epoch, each.clip) for each in planned]
+            found = [self.augmented.features(each.epoch, each.clip) for each in planned]
         else:
-            heard = [(self.split.features(each.clip), self.split.fill(each.clip)) for each in planned]
-        features, fills = zip(*heard, strict=True)
+            found = [(self.split.features(each.clip), self.split.fill(each.clip)) for each in planned]
+        features, fills = zip(*found, strict=True)
         return features, fills
 
     def window(self, clip: int) -> int:

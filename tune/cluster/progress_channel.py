@@ -58,17 +58,17 @@ class Driver:
             pause: seconds for which the training stood still for it.
         """
         content = {"checkpoint": checkpoint, "samples_seen": samples_seen, "keep": keep, "pause": pause}
-        self._tell(SAVED, content)
+        self._send(SAVED, content)
 
     def failed(self, report: str) -> None:
         """Send word of a failure of the workers; returns once that cannot be lost any more."""
-        self._tell(FAILED, {"report": report})
+        self._send(FAILED, {"report": report})
 
     def progress(self, metrics: Mapping[str, float]) -> None:
         """Send loss and learning rate without waiting."""
         self.channel.put.remote((self.trial_id, PROGRESS, dict(metrics), time.time()))
 
-    def _tell(self, kind: str, content: dict[str, Any]) -> None:
+    def _send(self, kind: str, content: dict[str, Any]) -> None:
         import ray
 
         ray.get(self.channel.put.remote((self.trial_id, kind, content, time.time())))

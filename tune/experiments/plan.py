@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_failures")
 """What a trial takes and how many run, as it was asked for; a resumed search goes on with it."""
-PATH_SETTINGS = ("model", "data", "splits", "audio_dir", "noise_dir", "impulse_dir", "cache_dir")
+_OPTIONAL_PATHS = ("splits", "audio_dir", "noise_dir", "impulse_dir")
+PATH_SETTINGS = ("model", "data", "cache_dir", *_OPTIONAL_PATHS)
 """Settings that may be paths, which are made absolute."""
 _AUGMENT = ("augment", "augment_strength")
 _OF_ENGINE = ("optimizer", "method")
@@ -521,7 +522,7 @@ def settled(base: TrainConfig) -> TrainConfig:
         DataError: the data file is wrong.
     """
     paths = {key: absolute_source(getattr(base, key)) for key in ("model", "data")}
-    for key in ("splits", "audio_dir", "noise_dir", "impulse_dir"):
+    for key in _OPTIONAL_PATHS:
         if (path := getattr(base, key)) is not None:
             paths[key] = str(_home_known(path).absolute())
     base = base.replace(**paths, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))

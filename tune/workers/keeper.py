@@ -31,7 +31,7 @@ class ExperimentKeeper:
     ) -> None:
         """Args:
         files: the experiment's checkpoints.
-        driver: hears of checkpoints that are sealed.
+        driver: receives the names of checkpoints that are sealed.
         folder: of the trial, within the experiment.
         decide: takes an evaluation to the driver.
         """
@@ -56,7 +56,7 @@ class ExperimentKeeper:
         keep: Kept,
         pause: float,
     ) -> bool | None:
-        """Give it its name, and tell the driver."""
+        """Give it its name, and send that to the driver."""
         self._files.complete(folder, self._name, taken)
         self._driver.saved(self._name, int(metrics["samples_seen"]), keep, pause)
         return None

@@ -32,7 +32,7 @@ def train_persistently(
     Args:
         work: the training with certain settings, whose checkpoints go to a folder, from a checkpoint or from the start.
         config: its settings.
-        driver: says from where it can go on, and hears what was done.
+        driver: says from where it can go on, and receives what was done.
 
     Raises:
         Exception: any other error of the training.

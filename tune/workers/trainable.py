@@ -45,7 +45,7 @@ def train_worker(
         inputs: what is trained.
         decide: takes each evaluation to the driver.
         files: the experiment's checkpoints.
-        driver: hears of checkpoints and progress.
+        driver: receives names of checkpoints, and progress.
         folder: where checkpoints go, within the experiment.
         checkpoint: to go on from.
 

@@ -137,7 +137,9 @@ def _plain_rows(dataset: datasets.IterableDataset) -> Iterator[dict[str, Any]]:
         plain: dict[str, Any] = {}
         rate = row.get(ParquetAudio.RATES)
         for name, value in row.items():
-            listed = bool(rate) and isinstance(value, list) and bool(value) and isinstance(value[0], float)
+            listed = (
+                bool(rate) and isinstance(value, list) and bool(value) and isinstance(value[0], int | float)
+            )
             if listed or (isinstance(value, dict) and value.get("array") is not None):
                 path = None if listed else value.get("path")
                 plain[name] = {"bytes": content_or_path(value, (), rate), "path": path}

@@ -182,7 +182,12 @@ def read_cues(path: Path, gap: str = " ") -> list[Cue]:
             texts.append(lines[number])
             number += 1
         found.append(
-            (start, end, _said(texts, counted and "-->" in "".join(lines[number : number + 1])), line)
+            (
+                start,
+                end,
+                _said(texts, counter_follows=counted and "-->" in "".join(lines[number : number + 1])),
+                line,
+            )
         )
     cues: list[Cue] = [
         (start, end, gap.join(said), line) for start, end, said, line in _unrolled(found) if said
@@ -196,7 +201,7 @@ def _seconds(hours: str | None, minutes: str, seconds: str, fraction: str) -> fl
     return int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + int(fraction.ljust(3, "0")) / 1000
 
 
-def _said(lines: Sequence[str], counter_follows: bool) -> list[str]:
+def _said(lines: Sequence[str], *, counter_follows: bool) -> list[str]:
     """What is said in each line of a cue: without tags, dashes before speakers, entities and the next cue's number."""
     plain = [html.unescape(_MARKS.sub("", line)) for line in lines]
     said = [text for line in plain if (text := " ".join(_DASH.sub("", line).split()))]

@@ -187,12 +187,11 @@ class ObjectStore:
     def translated(self) -> Iterator[None]:
         """Turn what the store's client raises because of the store or its address into one line.
 
-        `ValueError` is an address or setting that it cannot use, `NotImplementedError` a client that
-        is not built in. The cause stays attached.
+        `ValueError` is an address or setting that it cannot use. The cause stays attached.
         """
         try:
             yield
-        except cloud_errors(ValueError, NotImplementedError) as error:
+        except cloud_errors(ValueError) as error:
             raise StorageError(f"--storage {self.address}: {self._reason(str(error))}") from error
 
     def _reason(self, text: str) -> str:
