@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from trainer.config import TrainConfig
-from tune.util.errors import option_name
+from tune.util.errors import option_words
 
 Status = Literal["finished", "failed", "unfinished"]
 
@@ -117,14 +116,14 @@ def load_experiment(name: str, *, storage: str | os.PathLike[str] | None = None)
         ExperimentError: there is no such experiment, nothing of it was measured yet, or a file of it is damaged.
         StorageError: the object store cannot be read.
     """
+    from tune.experiments.experiment import Experiment as SavedExperiment
     from tune.experiments.results import how_it_ended, results_of
-    from tune.experiments.saved import load_saved
     from tune.experiments.storage import DEFAULT_STORAGE, Storage
     from tune.runs.finish import find_finished
 
     place = Storage.parse(os.fspath(storage) if storage is not None else str(DEFAULT_STORAGE))
     folder = find_finished(name, place)
-    saved = load_saved(folder)
+    saved = SavedExperiment.read(folder)
     results = results_of(folder, saved.state)
     rate = results["metric"]
     kinds = ("trials", "repeats", "averages")
@@ -159,27 +158,3 @@ def _trial(row: Mapping[str, Any], rate: str) -> Trial:
         checkpoint=row["checkpoint"],
         error=row["error"],
     )
-
-
-def option_words(**options: Any) -> list[str]:
-    """Keyword arguments as words of the command; those that are None or False are not given."""
-    words: list[str] = []
-    for name, value in options.items():
-        option = "--from" if name == "from_experiment" else option_name(name)
-        if value is None or value is False:
-            continue
-        if name == "settings":
-            words += [f"--set={key}={_text(each)}" for key, each in value.items()]
-        elif name == "guard":
-            words += [f"{option}={each}" for each in ([value] if isinstance(value, str) else value)]
-        elif value is True:
-            words.append(option)
-        elif name == "track":
-            words += [option, *([value] if isinstance(value, str) else value)]
-        else:
-            words.append(f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
-    return words
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)

@@ -23,7 +23,7 @@ def main(answer: str, command: str, *words: str) -> None:
         outcome = importlib.import_module(f"tune.commands.{command}").run(list(words))
         if outcome.tracking_problem:
             print(f"warning: {outcome.tracking_problem}", file=sys.stderr)
-        told = {"experiment": outcome.plan.name, "storage": outcome.plan.request.storage.text}
+        told = {"experiment": outcome.plan.name, "storage": outcome.plan.storage.text}
     except UserError as error:
         told = {"module": type(error).__module__, "class": type(error).__name__, "error": str(error)}
     except KeyboardInterrupt:

@@ -8,13 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import yaml
 from curves import FamilyName, LearningCurves, draw_curves
 from made_logs import events_of
+from plans import search_plan
 from simulated_controller import Limits
 from simulation import simulate_search
 
@@ -24,27 +24,28 @@ from trainer.data.kept_splits import SPLITS_FILE
 from trainer.data.prepared import prepare
 from tune.cluster.resources import TrialResources
 from tune.experiments.events import (
-    BaselineMeasured,
-    DataPrepared,
+    Baseline,
+    Data,
     FinalRoundPlanned,
+    Prepared,
     ResultsWritten,
     SearchEnded,
-    SessionStarted,
     TrialsOver,
 )
+from tune.experiments.experiment import OpenExperiment
+from tune.experiments.experiment_file import write_experiment_file
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import ExperimentLog, read_log
 from tune.experiments.object_stores.object_store import ObjectStore
-from tune.experiments.opened import OpenExperiment
-from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
+from tune.experiments.plan import Plan
 from tune.experiments.results import succeeded, write_results
-from tune.experiments.settings_file import write_search_file
 from tune.experiments.storage import Storage
 from tune.runs.averages import measure_average
 from tune.runs.final_round import choose_export, compare
 from tune.runs.outcome import Outcome
-from tune.runs.session import data_prepared
+from tune.runs.session import data_of, session_started
 from tune.search.records import Records, Stop, TrialRecord
+from tune.util.environment import package_versions
 from tune.workers.averages import Measured
 
 RUNGS = (384, 1088, 3200)
@@ -114,6 +115,7 @@ def write_experiment(
     settings: Mapping[str, Any] | None = None,
     state: str = "finished",
     real_data: bool = False,
+    began: float | None = None,
 ) -> ExperimentFolder:
     """An experiment in `folder / name`, its log written event by event.
 
@@ -132,41 +134,36 @@ def write_experiment(
         settings: as of `--set`.
         state: `finished`; or `running`, `interrupted` or `killed`: its last trial is open then.
         real_data: the log tells of the data as it is, and its splits are kept.
+        began: when, in seconds since the epoch; an hour ago where it is not given.
     """
     repeats = repeats or {}
-    request = SearchRequest(
+    plan = search_plan(
+        Storage.parse(folder),
+        name,
         space=space,
         trials=len(trials) if asked is None else asked,
-        storage=Storage.parse(folder),
-        experiment=name,
         finalists=len(repeats),
         repeats=max((len(wers) for wers in repeats.values()), default=2),
         settings=dict(settings or {}),
     )
-    plan = make_plan(request)
     plan.folder.mkdir(parents=True)
     (plan.folder / "space.yaml").write_text(plan.space.source_text)
-    _write_settings(plan, drops, gpus, validation)
+    data = (
+        _real_data(plan)
+        if real_data
+        else Data(features_key="made", clips={"train": 800, "validation": validation, "test": CLIPS})
+    )
+    prepared = _prepared(plan, data, _rates(baseline), drops, gpus)
+    write_experiment_file(plan, prepared)
     if base_clips:
         (plan.folder / "baseline_utterances.json").write_text(json.dumps(_clips(baseline, 99, validation)))
-    experiment, began = OpenExperiment(plan.experiment_folder), int(time.time()) - 3600.0
+    began = int(time.time()) - 3600.0 if began is None else began
+    experiment = OpenExperiment(plan.experiment_folder)
     log, clock = experiment.log, _Clock(began)
     log._clock = clock
     log.append(
-        SessionStarted(
-            session=1,
-            began=clock.now,
-            trials=request.trials,
-            finalists=request.n_finalists,
-            repeats=request.repeats,
-            budgets=request.budgets,
-            asked_resources=plan.asked["asked_resources"],
-            gpus_per_trial=gpus,
-        ),
-        _real_data(plan)
-        if real_data
-        else DataPrepared(features_key="made", clips={"train": 800, "validation": validation, "test": CLIPS}),
-        BaselineMeasured(rates=_rates(baseline)),
+        session_started(plan, prepared.resources, "auto", clock.now, None),
+        prepared,
     )
     for trial in trials:
         _finish(plan, trial, validation)
@@ -208,23 +205,31 @@ class _Clock:
 _RUNNING: list[OpenExperiment] = []
 
 
-def _real_data(plan: SearchPlan) -> DataPrepared:
+def _real_data(plan: Plan) -> Data:
     table = load_clips(plan.base)
     data = prepare(plan.base, table=table)
     (plan.folder / SPLITS_FILE).write_bytes(data.encode_splits(table))
-    return data_prepared(data)
+    return data_of(data)
 
 
-def _write_settings(plan: SearchPlan, drops: Sequence[Drop], gpus: float, validation: int) -> None:
-    counts = dict(Counter(drop.reason for drop in drops))
-    notes = [f"dropped {len(drops)} clips"] if drops else []
-    clips = {"train": 800, "validation": validation, "test": CLIPS}
-    data: Any = SimpleNamespace(clips=clips, drop_counts=lambda: counts, notes=notes)
+def _prepared(
+    plan: Plan, data: Data, rates: dict[str, float], drops: Sequence[Drop], gpus: float
+) -> Prepared:
     if drops:
         lines = [json.dumps(dataclasses.asdict(drop)) + "\n" for drop in drops]
         (plan.folder / "dropped_clips.jsonl").write_text("".join(lines))
-    base = plan.base.replace(evaluate_at=plan.rungs(800))
-    write_search_file(plan, base, data, TrialResources(gpus, 4.0, 2), full_window=True)
+    rungs = plan.rungs(800)
+    return Prepared(
+        train_config=plan.base.replace(evaluate_at=rungs).to_dict(),
+        space=plan.space.to_dict(),
+        rungs=rungs,
+        resources=TrialResources(gpus, 4.0, 2),
+        data=data,
+        baseline=Baseline(rates=rates),
+        dropped=dict(Counter(drop.reason for drop in drops)),
+        notes=(f"dropped {len(drops)} clips",) if drops else (),
+        versions=package_versions(),
+    )
 
 
 def _rates(wer: float) -> dict[str, float]:
@@ -238,7 +243,7 @@ def _rates(wer: float) -> dict[str, float]:
     }
 
 
-def _finish(plan: SearchPlan, run: TrialRecord, validation: int = CLIPS) -> None:
+def _finish(plan: Plan, run: TrialRecord, validation: int = CLIPS) -> None:
     """Time, batch and checkpoint as a real run has them."""
     batch = int(run.config.get("train_batch_size", 8))
     run.effective_batch = batch * int(run.config.get("gradient_accumulation_steps", 1))
@@ -272,7 +277,7 @@ def _clips(wer: float, seed: int, clips: int = CLIPS) -> dict[str, list[int]]:
 
 
 def _repeat(
-    plan: SearchPlan,
+    plan: Plan,
     log: ExperimentLog,
     clock: _Clock,
     repeats: Mapping[str, Sequence[float]],
@@ -295,7 +300,7 @@ def _repeat(
         _tell(log, clock, record)
 
 
-def search_outcome(folder: Path, *, baseline: float = 60.0, **kinds: Any) -> Outcome[Any]:
+def search_outcome(folder: Path, *, baseline: float = 60.0, **kinds: Any) -> Outcome:
     """What a search of 12 trials came to, of which the first has the usual settings, and 003 and 004 are finalists.
 
     Args:
@@ -308,14 +313,9 @@ def search_outcome(folder: Path, *, baseline: float = 60.0, **kinds: Any) -> Out
     others = [made_trial(n, [55.0], rate=n / 1e4) for n in range(5, 13)]
     kinds = {"repeats": {"003": [10.5, 11.5], "004": [10.0, 10.4]}, **kinds}
     written = write_experiment(folder, [*usual, *better, *others], baseline=baseline, **kinds)
-    request = SearchRequest(
-        space="lr_batch",
-        trials=12,
-        storage=Storage.parse(folder / "elsewhere"),
-        experiment="made",
-        finalists=len(kinds["repeats"]),
-    )
-    return Outcome(make_plan(request), read_log(written.path / EVENTS_FILE))
+    asked = {"space": "lr_batch", "trials": 12, "finalists": len(kinds["repeats"])}
+    plan = search_plan(Storage.parse(folder / "elsewhere"), "made", **asked)
+    return Outcome(plan, read_log(written.path / EVENTS_FILE))
 
 
 def change(file: Path, **values: Any) -> None:
@@ -345,8 +345,7 @@ def simulated(
         seed: of the search and the curves.
         kinds: other arguments of `write_experiment`.
     """
-    request = SearchRequest(space="lr_batch", trials=trials, storage=Storage.parse(folder), experiment="plan")
-    plan = make_plan(request)
+    plan = search_plan(Storage.parse(folder), "plan", space="lr_batch", trials=trials)
     curve: LearningCurves = draw_curves(family, seed, RUNGS[-1], float(plan.base.learning_rate or 1e-3))
     records = simulate(plan, curve, trials, seed, curve.baseline)
     completed = [t for t in records.all() if t.status == "completed" and t.best_value is not None]
@@ -360,7 +359,7 @@ def simulated(
     )
 
 
-def simulate(plan: SearchPlan, curve: Callable[..., Any], trials: int, seed: int, baseline: float) -> Records:
+def simulate(plan: Plan, curve: Callable[..., Any], trials: int, seed: int, baseline: float) -> Records:
     """The trials of such a search."""
     limits = Limits(trials=trials)
     return simulate_search(plan.space, curve, RUNGS, limits, seed=seed, slots=2, baseline=baseline).records

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
+from plans import search_plan
 
+from tune.cluster.resources import TrialResources
 from tune.experiments.events import (
-    BaselineMeasured,
-    DataPrepared,
+    Baseline,
+    CheckpointSaved,
+    Data,
     Entry,
     Evaluated,
     Event,
+    ExportChosen,
+    Prepared,
     ResultsWritten,
     SearchEnded,
     SessionStarted,
     TrialEnded,
     TrialProposed,
     TrialStarted,
-    WeightsDropped,
     decode,
     encode,
 )
+from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import ExperimentLog, ProgressLog, parse
 from tune.experiments.mlflow_store import default_tracking_uri
-from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
-from tune.experiments.saved import SavedExperiment
-from tune.experiments.settings import read_settings
+from tune.experiments.options import SearchOptions
+from tune.experiments.plan import Plan
 from tune.experiments.state import SearchState
 from tune.experiments.storage import Storage
 from tune.search.records import Records, Stop, TrialRecord
@@ -48,12 +52,15 @@ class MadeLog:
     """An experiment's folder, and its log with a clock of its own, which runs a second with every call."""
 
     def __init__(self, folder: Path, uri: str | None = None, **settings: Any) -> None:
+        """`settings` are fields of `Prepared` and `SearchOptions`."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.uri = uri or default_tracking_uri(folder)
         self.now = BEGAN
+        self._settings = settings | ({"tracking_uri": without_password(uri)} if uri else {})
         if not (folder / "experiment.yaml").exists():
-            write_settings(folder, self.uri, **settings)
+            (folder / "space.yaml").write_text(_plan().space.source_text)
+            (folder / "experiment.yaml").write_text("for people\n")
         self.log = ExperimentLog(folder / EVENTS_FILE, clock=self._tick)
         self.now = max(self.now, self.log.state.heard)
         self._progress = ProgressLog(folder)
@@ -68,26 +75,42 @@ class MadeLog:
         return self.folder.name
 
     @property
-    def saved(self) -> SavedExperiment:
+    def saved(self) -> Experiment:
         """With the state that was written."""
-        return SavedExperiment(self.experiment, read_settings(self.experiment), self.log.state)
+        return Experiment(self.experiment, self.log.state)
 
     def append(self, *events: Event) -> None:
         """Write events down."""
         self.log.append(*events)
 
-    def session(self, number: int | None = None, **changes: Any) -> None:
-        """A process begins or goes on."""
+    def session(self, number: int | None = None, *, gpus_per_trial: float = 0.0, **changes: Any) -> None:
+        """A process begins or goes on; `changes` are fields of `Prepared`, `Baseline` and `SearchOptions`."""
         last = self.log.state.session
         number = number or (last.session + 1 if last else 1)
-        asked: dict[str, Any] = {"trials": 4, "gpus_per_trial": 0.0, **changes}
-        self.append(SessionStarted(session=number, began=self.now, **asked))
-        if number == 1:
-            rates = {"wer": BASELINE, "cer": 20.0, "loss": 1.0, "clips": 200.0}
-            self.append(
-                DataPrepared(features_key="k", clips={"train": 800}),
-                BaselineMeasured(rates=rates, seconds=2.0),
-            )
+        changes = {"trials": 4, **self._settings, **changes}
+        asked = {field: changes[field] for field in (_fields(SearchOptions) - {"space"}) & changes.keys()}
+        options = SearchOptions(**asked)
+        started = SessionStarted(
+            session=number, began=self.now, options=options, gpus_per_trial=gpus_per_trial
+        )
+        if number > 1:
+            self.append(started)
+            return
+        rates = {"wer": BASELINE, "cer": 20.0, "loss": 1.0, "clips": 200.0}
+        baseline = {"rates": rates, "seconds": 2.0}
+        baseline |= {field: changes[field] for field in _fields(Baseline) & changes.keys()}
+        plan = _plan()
+        prepared: dict[str, Any] = {
+            "train_config": plan.base.to_dict(),
+            "space": plan.space.to_dict(),
+            "rungs": RUNGS,
+            "resources": TrialResources(gpus=0.0, cpus=1.0, concurrent=2),
+            "data": Data(features_key="k", clips={"train": 800, "validation": 200}),
+            "baseline": Baseline(**baseline),
+            "versions": {"python": "3.11"},
+        }
+        prepared |= {field: changes[field] for field in _fields(Prepared) & changes.keys()}
+        self.append(started, Prepared(**prepared))
 
     def begin(self, trial: str, **config: Any) -> str:
         """A trial, or a repeat, is proposed and started; its name."""
@@ -120,9 +143,11 @@ class MadeLog:
                 metrics=metrics,
                 finished=seen == RUNGS[-1],
                 stop=Stop("diverged", seen) if wer is None else told,
-                checkpoint=f"trials/{trial}/checkpoint_{seen}",
+                keep=None if wer is None else "all",
             )
         )
+        if wer is not None:
+            self.append(_saved(trial, seen, f"trials/{trial}/checkpoint_{seen}"))
 
     def end(self, trial: str, status: Any = "completed", error: str | None = None) -> None:
         """It ends."""
@@ -175,12 +200,12 @@ class MadeLog:
         path = self.folder / EVENTS_FILE
         return list(parse(path.read_bytes(), path))
 
-    def saved_at(self, events: int | None = None) -> SavedExperiment:
+    def saved_at(self, events: int | None = None) -> Experiment:
         """The experiment as its first events leave it, all of them where no number is given."""
         state = SearchState()
         for entry in self.entries[:events]:
             state.apply(entry)
-        return SavedExperiment(self.experiment, read_settings(self.experiment), state)
+        return Experiment(self.experiment, state)
 
     @property
     def experiment(self) -> ExperimentFolder:
@@ -216,35 +241,34 @@ class MadeLog:
         return log
 
 
-def write_settings(folder: Path, uri: str, **changes: Any) -> None:
-    """`experiment.yaml` as a search of the space `lr_batch` on the demo writes it."""
-    plan = _plan()
-    (folder / "space.yaml").write_text(plan.space.source_text)
-    settings = {
-        "experiment": folder.name,
-        "seed": 0,
-        "tracking_uri": without_password(uri),
-        "space": plan.space.to_dict(),
-        "train_config": plan.base.to_dict(),
-        "budget_samples": RUNGS[-1],
-        "rungs": list(RUNGS),
-        "resources": {"gpus": 0.0, "cpus": 1.0, "concurrent": 2, "workers": 1},
-        "clips": {"train": 800, "validation": 200},
-        "versions": {"python": "3.11"},
-        **changes,
-    }
-    (folder / "experiment.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
-
-
 @functools.cache
-def _plan() -> SearchPlan:
+def _plan() -> Plan:
     storage = Storage.parse(Path(tempfile.gettempdir(), "nothing is written here"))
-    return make_plan(SearchRequest(space="lr_batch", trials=4, storage=storage, experiment="made"))
+    return search_plan(storage, "made", space="lr_batch", trials=4)
 
 
-def training_settings(plan: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What is different in the file of a single training."""
-    return {"kind": "training", "space": {}, **(plan or {})}
+def _fields(kind: type[Any]) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)}
+
+
+def _saved(trial: str, seen: int, path: str) -> CheckpointSaved:
+    return CheckpointSaved(trial_id=trial, samples_seen=seen, checkpoint=path, keep="all")
+
+
+TRAINING: dict[str, Any] = {"kind": "training", "trials": 1, "space": {}}
+"""What is different of a single training."""
+
+
+def change_settings(folder: Path, **changes: Any) -> None:
+    """Other values for some fields of `Prepared` in the log of an experiment that nobody runs."""
+    path = folder / EVENTS_FILE
+    entries = [
+        dataclasses.replace(entry, event=dataclasses.replace(entry.event, **changes))
+        if isinstance(entry.event, Prepared)
+        else entry
+        for entry in parse(path.read_bytes(), path)
+    ]
+    path.write_bytes(b"".join(map(encode, entries)))
 
 
 def whole_search(
@@ -258,7 +282,8 @@ def whole_search(
     for number, wers in enumerate(trials, start=1):
         made.trial(f"{number:03d}", *wers)
     if dropped:
-        made.append(WeightsDropped(runs=list(dropped)))
+        kept = [run.trial_id for run in made.log.state.runs if run.trial_id not in dropped]
+        made.append(ExportChosen(run=kept[0] if kept else "none", keep=kept))
     made.finish()
 
 
@@ -307,9 +332,11 @@ def events_of(record: TrialRecord, *, epoch_samples: int = 100, opened: bool = F
                 metrics=metrics,
                 finished=ends and record.finished,
                 stop=record.stop if ends and not diverged else None,
-                checkpoint=record.checkpoint,
+                keep="all" if (saved := record.checkpoint and seen == record.best_samples_seen) else None,
             )
         )
+        if saved and record.checkpoint:
+            events.append(_saved(name, seen, record.checkpoint))
     if opened:
         return events
     if diverged:

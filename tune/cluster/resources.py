@@ -35,59 +35,46 @@ class ResourceRequest:
     """What was asked for."""
 
     gpus: float | None = None
-    """As the option counts them; None is one for each worker where there are any."""
+    """Of all workers together; None is one for each worker where there are any."""
     cpus: float | None = None
-    """As the option counts them."""
+    """Of all workers together."""
     workers: int = 1
     """Processes that train together."""
     trials: int = 1
     max_concurrent: int | None = None
     options: ResourceOptions = TRIAL_OPTIONS
 
-    @property
-    def _parts(self) -> int:
-        """Workers among which a number that was given is divided."""
-        return 1 if self.options.per_worker else self.workers
+    def _as_given(self, number: float) -> str:
+        """A number of all workers together, as the option counts it."""
+        return f"{number / self.workers if self.options.per_worker else number:g}"
 
-    def check_numbers(self) -> None:
-        """Check what can be checked where the workers are not known yet.
-
-        Raises:
-            ConfigError: a number is out of range.
-        """
-        gpus = self.gpus
-        for option, number in ((self.options.gpus, gpus), (self.options.cpus, self.cpus)):
-            if not math.isfinite(number or 0.0):
-                raise ConfigError(f"{option} {number}: must be a finite number")
-        if (
-            gpus is not None
-            and not self.options.per_worker
-            and (gpus < 0 or (gpus > 1 and gpus != int(gpus)))
-        ):
-            raise ConfigError(
-                f"{self.options.gpus} {gpus:g}: must be a share of one GPU up to 1, or a whole number"
-            )
-        if self.cpus is not None and self.cpus <= 0:
-            raise ConfigError(f"{self.options.cpus} {self.cpus:g}: must be above 0")
-
-    def check_gpus(self, *, begun: bool = False) -> None:
-        """Check that each worker has one GPU or none, or a single one a share of it: more would be held and not used.
+    def check(self, *, resumed: bool = False) -> None:
+        """Check the numbers: each worker has one GPU or none, or a single one a share; more would be held unused.
 
         Args:
-            begun: whether the number of workers is that with which the search began.
+            resumed: whether the number of workers is that with which the experiment began.
 
         Raises:
-            ConfigError: there are more GPUs than workers, or fewer.
+            ConfigError: a number is out of range, or there are more GPUs than workers, or fewer.
         """
         gpus, workers, options = self.gpus, self.workers, self.options
-        if gpus is None or gpus in (0, self._parts) or (workers == 1 and 0 < gpus < 1):
+        for option, number in ((options.gpus, gpus), (options.cpus, self.cpus)):
+            if not math.isfinite(number or 0.0):
+                raise ConfigError(f"{option} {number}: must be a finite number")
+        if self.cpus is not None and self.cpus <= 0:
+            raise ConfigError(f"{options.cpus} {self._as_given(self.cpus)}: must be above 0")
+        if gpus is None or gpus in (0, workers) or (workers == 1 and 0 < gpus < 1):
             return
-        began = ", with which the search began" if begun else ""
+        if not options.per_worker and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
+            raise ConfigError(
+                f"{options.gpus} {gpus:g}: must be a share of one GPU up to 1, or a whole number"
+            )
+        began = ", with which the search began" if resumed else ""
         share = ", or a share of one" if workers == 1 else ""
-        more = "" if begun else f" {options.workers} {max(1, math.ceil(gpus))}, or"
+        more = "" if resumed else f" {options.workers} {max(1, math.ceil(gpus))}, or"
         raise ConfigError(
-            f"{options.gpus} {gpus:g}: each worker uses one GPU, and {options.workers} is {workers}{began}; give{more} "
-            f"{options.gpus} {self._parts}{share} or 0"
+            f"{options.gpus} {self._as_given(gpus)}: each worker uses one GPU, and {options.workers} is {workers}"
+            f"{began}; give{more} {options.gpus} {self._as_given(workers)}{share} or 0"
         )
 
     def fit(self, nodes: Sequence[Node]) -> TrialResources:
@@ -98,19 +85,19 @@ class ResourceRequest:
         """
         workers, options = self.workers, self.options
         most_gpus = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
-        gpus = self.gpus / self._parts if self.gpus is not None else 1 if most_gpus else 0.0
+        gpus = self.gpus / workers if self.gpus is not None else 1 if most_gpus else 0.0
         if gpus > most_gpus:
             have = f"{most_gpus:g} GPU{'' if most_gpus == 1 else 's'}"
             raise ResourceError(
-                f"{options.gpus} {gpus * self._parts:g}: {_where(nodes)} {have}; "
+                f"{options.gpus} {self._as_given(gpus * workers)}: {_where(nodes)} {have}; "
                 f"{'lower it' if most_gpus else 'use 0 to train on the CPU'}"
             )
         able = [node for node in nodes if node.get("GPU", 0.0) >= gpus]
         most_cpus = max((node.get("CPU", 0.0) for node in able), default=0.0)
-        cpus = self.cpus / self._parts if self.cpus is not None else _default_cpus(gpus, able)
+        cpus = self.cpus / workers if self.cpus is not None else _default_cpus(gpus, able)
         if cpus > most_cpus:
             raise ResourceError(
-                f"{options.cpus} {cpus * self._parts:g}: {_where(nodes)} {most_cpus:g} CPUs; lower it"
+                f"{options.cpus} {self._as_given(cpus * workers)}: {_where(nodes)} {most_cpus:g} CPUs; lower it"
             )
         resources = TrialResources(gpus=gpus * workers, cpus=cpus * workers, concurrent=1, workers=workers)
         fitting = resources.fitting(nodes)

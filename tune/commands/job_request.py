@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer.config import MODEL_SHORT_NAMES
 from trainer.optimizers import extra_of
+from tune.experiments.options import SearchOptions
 from tune.experiments.plan import EXPERIMENT_NAME, dated_name
 from tune.remote.client import JobError
 from tune.remote.package import refuse_password
@@ -67,12 +68,12 @@ def read_request(words: Sequence[str]) -> JobRequest:
 
 
 def _search(words: Sequence[str]) -> JobRequest:
-    from tune.commands.search import read_request as read_search
-    from tune.commands.search import search_parser
+    from tune.commands.search import read_options, search_parser
     from tune.space.space import load_space, packaged_spaces
 
     arguments = _parse(search_parser(), words)
-    asked = read_search(arguments, words)
+    asked = SearchOptions().changed(read_options(arguments))
+    asked.check(resumed=arguments.resume is not None)
     if arguments.resume:
         return _request(words, arguments, arguments.resume, {}, {})
     space = load_space(arguments.space, asked.settings)
@@ -90,20 +91,18 @@ def _search(words: Sequence[str]) -> JobRequest:
 
 def _training(words: Sequence[str]) -> JobRequest:
     from trainer.config_file import read_config_file
-    from tune.commands.train import read_request as read_training
-    from tune.commands.train import train_parser
+    from tune.commands.train import read_options, train_parser
 
     arguments = _parse(train_parser(), words[1:])
-    asked = read_training(arguments)
+    settings, config = read_options(arguments), arguments.config
     if arguments.resume:
         return _request(words, arguments, arguments.resume, {}, {})
-    name = arguments.name or dated_name(f"train-{asked.config.stem}" if asked.config else "train")
+    name = arguments.name or dated_name(f"train-{config.stem}" if config else "train")
     if arguments.name is None:
         words = [*words, f"--name={name}"]
-    if asked.config is None:
-        return _request(words, arguments, name, asked.settings, {})
-    settings = read_config_file(asked.config) | dict(asked.settings)
-    return _request(words, arguments, name, settings, {str(asked.config): asked.config})
+    if config is None:
+        return _request(words, arguments, name, settings, {})
+    return _request(words, arguments, name, read_config_file(config) | settings, {str(config): config})
 
 
 def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:

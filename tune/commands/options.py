@@ -157,7 +157,6 @@ def add_running(group: Any, what: str) -> None:
     group.add_argument(
         "--max-failures",
         type=int,
-        default=2,
         metavar="N",
         help=f"times that a {what} which fails goes on from its last checkpoint (default: 2)",
     )
@@ -169,7 +168,6 @@ def add_track(group: Any) -> None:
         "--track",
         nargs="+",
         choices=("mlflow", "tensorboard"),
-        default=["mlflow"],
         metavar="STORE",
         help="where results are shown: mlflow, tensorboard or both (default: mlflow)",
     )
@@ -211,12 +209,18 @@ def add_vertex(group: Any, when: str = "") -> None:
     )
 
 
-def named_fields(arguments: argparse.Namespace, request: type[Any]) -> dict[str, Any]:
-    """The arguments after which fields of a request are named, with what all requests take from the environment."""
-    names = [field.name for field in dataclasses.fields(request) if hasattr(arguments, field.name)]
-    given = {name: getattr(arguments, name) for name in names}
+def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The arguments that are options as `SearchOptions.changed` takes them, as far as they are given.
+
+    But for settings and guards, which are parsed; with the tracking URI that the environment has.
+    """
+    from tune.experiments.options import SearchOptions
+
+    names = {field.name for field in dataclasses.fields(SearchOptions)} - {"settings", "guard"}
+    names |= {"gpus_per_worker", "cpus_per_worker"}
+    given = {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
     uri = arguments.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-    return given | {"tracking_uri": uri, "track": tuple(arguments.track)}
+    return given | ({"tracking_uri": uri} if uri else {})
 
 
 def read_flags(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import ConfigError
@@ -18,15 +17,12 @@ from tune.commands.options import (
     add_tracking_uri,
     add_training,
     check_take_over,
-    named_fields,
+    given_options,
     read_settings,
 )
-from tune.util.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR
+from tune.util.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, option_name
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tune.experiments.plan import SearchPlan, SearchRequest
     from tune.runs.outcome import Outcome
 
 _EPILOG = """\
@@ -53,8 +49,8 @@ example:
 
 _FLAGS = ("model", "data", "language", "epochs", "max_steps", "deepspeed")
 _FIXED_BY_EXPERIMENT = (
-    *("--space", "--model", "--data", "--language", "--epochs", "--max-steps", "--set", "--seed"),
-    *("--warm-start", "--experiment", "--workers-per-trial", "--deepspeed", "--dry-run"),
+    *("space", "model", "data", "language", "epochs", "max_steps", "set", "seed", "warm_start", "experiment"),
+    *("workers_per_trial", "deepspeed", "dry_run"),
 )
 
 
@@ -72,11 +68,9 @@ def search_parser() -> argparse.ArgumentParser:
         metavar="EXPERIMENT",
         help="instead of --space: go on with an interrupted search; --trials then adds trials",
     )
-    what.add_argument("--trials", type=int, default=8, metavar="N", help="trials to run (default: 8)")
+    what.add_argument("--trials", type=int, metavar="N", help="trials to run (default: 8)")
     add_training(what)
-    what.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="seed of searcher and training (default: 0)"
-    )
+    what.add_argument("--seed", type=int, metavar="S", help="seed of searcher and training (default: 0)")
     _add_ends(parser)
     _add_where_and_how(parser)
     return parser
@@ -96,7 +90,6 @@ def _add_ends(parser: argparse.ArgumentParser) -> None:
     ends.add_argument(
         "--plateau-points",
         type=float,
-        default=0.1,
         metavar="X",
         help="WER points that count as better (default: 0.1)",
     )
@@ -106,9 +99,7 @@ def _add_ends(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="train the best K trials again with other seeds (default: 2 from 8 trials on, 0 is off)",
     )
-    ends.add_argument(
-        "--repeats", type=int, default=2, metavar="R", help="seeds of each finalist (default: 2)"
-    )
+    ends.add_argument("--repeats", type=int, metavar="R", help="seeds of each finalist (default: 2)")
     ends.add_argument(
         "--guard",
         action="append",
@@ -131,7 +122,6 @@ def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--keep-checkpoints",
         choices=("best", "all"),
-        default="best",
         help="whose weights stay when the search has ended (default: best)",
     )
     how = parser.add_argument_group("how it runs")
@@ -139,7 +129,6 @@ def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--workers-per-trial",
         type=int,
-        default=1,
         metavar="N",
         help="processes that train a trial together, a GPU each (default: 1)",
     )
@@ -171,64 +160,74 @@ def search(words: list[str]) -> int:
     return 0 if outcome is None else exit_code(outcome)
 
 
-def run(words: list[str]) -> Outcome[SearchPlan] | None:
+def run(words: list[str]) -> Outcome | None:
     """The search that the words ask for; None where it was only planned.
 
     Raises:
         UserError: something that was given cannot be used.
     """
     arguments = search_parser().parse_args(words)
-    request = read_request(arguments, words)
+    given = read_options(arguments)
 
+    from tune.experiments.experiment import Experiment
+    from tune.experiments.options import SearchOptions
     from tune.experiments.plan import make_plan
     from tune.runs.finish import find_finished
+    from tune.runs.resume import resume
     from tune.util.console import make_console
 
-    console = make_console()
+    console, storage, address, resumed = make_console(), arguments.storage, arguments.address, None
     if arguments.resume:
-        outcome = _resume(request, arguments.resume, _given(words), console, take_over=arguments.take_over)
+        with console.status(f"looking at what {arguments.resume} left ..."):
+            resumed = resume(arguments.resume, storage, given, address=address, take_over=arguments.take_over)
+        plan = resumed.plan
     else:
         with console.status("checking the space and the model ..."):
-            plan = make_plan(request, find_finished)
-        if arguments.dry_run:
-            from tune.runs.dry_run import show_plan
+            options, earlier = SearchOptions().changed(given), None
+            if options.warm_start is not None:
+                earlier = Experiment.read(find_finished(options.warm_start, storage))
+            plan = make_plan(options, storage, arguments.experiment, address=address, earlier=earlier)
+    if arguments.dry_run:
+        from tune.runs.dry_run import show_plan
 
-            show_plan(plan, console)
-            return None
+        show_plan(plan, console)
+        return None
 
-        from tune.runs.search import run_search
-
-        outcome = run_search(plan, console)
-
+    from tune.runs import search
     from tune.runs.search_display import print_summary
 
+    if resumed is None:
+        outcome = search.run(plan, console)
+    elif resumed.only_finish:
+        outcome = search.finish_search(plan, console, resumed.experiment)
+    else:
+        outcome = search.run(plan, console, resumed.experiment)
     print_summary(outcome, console)
     return outcome
 
 
-def read_request(arguments: argparse.Namespace, words: Sequence[str]) -> SearchRequest:
-    """What was asked for, from the words and the arguments that they were parsed to.
+def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options that are given, as `SearchOptions.changed` takes them.
 
     Raises:
         ConfigError: arguments that exclude each other, or a setting or number that is unknown or not allowed.
     """
-    from tune.experiments.plan import SearchRequest, check_numbers
-    from tune.search.budgets import Budgets, parse_duration
+    from tune.search.budgets import parse_duration
     from tune.search.guards import Guard
 
     check_take_over(arguments)
-    for option, without in (
-        ("--plateau-points", arguments.plateau is None),
-        ("--repeats", arguments.finalists == 0),
+    for option, value, without, needed in (
+        ("--plateau-points", arguments.plateau_points, arguments.plateau is None, "--plateau N"),
+        ("--repeats", arguments.repeats, arguments.finalists == 0, "--finalists of at least 1"),
     ):
-        if without and arguments.resume is None and option in _given(words):
-            needed = "--plateau N" if option == "--plateau-points" else "--finalists of at least 1"
+        if value is not None and without and arguments.resume is None:
             raise ConfigError(f"{option}: goes with {needed}; add that or remove it")
     if arguments.resume is not None:
-        for option in _FIXED_BY_EXPERIMENT:
-            if option in _given(words):
+        for name in _FIXED_BY_EXPERIMENT:
+            if getattr(arguments, name) not in (None, [], False):
                 raise ConfigError(
-                    f"{option}: cannot be given with --resume, which goes on as {arguments.resume!r} began; remove it"
+                    f"{option_name(name)}: cannot be given with --resume, which goes on as {arguments.resume!r} began; "
+                    "remove it"
                 )
     elif arguments.space is None:
         raise ConfigError("--space: is missing; give a search space, or --resume EXPERIMENT")
@@ -236,38 +235,19 @@ def read_request(arguments: argparse.Namespace, words: Sequence[str]) -> SearchR
     if "seed" in settings:
         raise ConfigError("--set seed: use --seed")
     seconds = arguments.time_budget
-    budgets = Budgets(
-        seconds=None if seconds is None else parse_duration("--time-budget", seconds),
-        gpu_hours=arguments.gpu_hours,
-        plateau_trials=arguments.plateau,
-        plateau_points=arguments.plateau_points,
-    )
-    fields = named_fields(arguments, SearchRequest) | {"space": arguments.space or "", "settings": settings}
-    fields["guard"] = tuple(map(Guard.parse, arguments.guard))
-    request = SearchRequest(**fields, budgets=budgets)
-    check_numbers(request, resumed=arguments.resume is not None)
-    return request
+    budgets = {
+        "seconds": None if seconds is None else parse_duration("--time-budget", seconds),
+        "gpu_hours": arguments.gpu_hours,
+        "plateau_trials": arguments.plateau,
+        "plateau_points": arguments.plateau_points,
+    }
+    given = given_options(arguments)
+    given |= {"budgets": {name: value for name, value in budgets.items() if value is not None}}
+    given |= {"settings": settings} if settings else {}
+    return given | ({"guard": list(map(Guard.parse, arguments.guard))} if arguments.guard else {})
 
 
-def _given(words: Sequence[str]) -> frozenset[str]:
-    """The options among them."""
-    return frozenset(word.split("=")[0] for word in words if word.startswith("--"))
-
-
-def _resume(
-    request: SearchRequest, name: str, given: frozenset[str], console: Console, *, take_over: bool
-) -> Outcome[SearchPlan]:
-    from tune.runs.resume import load_search
-
-    with console.status(f"looking at what {name} left ..."):
-        resumed = load_search(request, name, given, take_over=take_over)
-
-    from tune.runs.search import finish_search, resume_search
-
-    return finish_search(resumed, console) if resumed.only_finish else resume_search(resumed, console)
-
-
-def exit_code(outcome: Outcome[Any]) -> int:
+def exit_code(outcome: Outcome) -> int:
     """Of a search or a training; warns of what was not delivered to the stores."""
     from tune.experiments.results import succeeded
 

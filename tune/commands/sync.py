@@ -19,7 +19,7 @@ def sync_parser() -> argparse.ArgumentParser:
     add_tracking_uri(
         parser,
         "the experiment's own MLflow store, where it has moved or its address holds a password, which is "
-        "kept nowhere (default: the one in experiment.yaml, with the password that MLFLOW_TRACKING_URI has for it)",
+        "kept nowhere (default: that of the search, with the password that MLFLOW_TRACKING_URI has for it)",
     )
     return parser
 
@@ -33,25 +33,23 @@ def sync(words: list[str]) -> int:
         TrackingError: a store is away, or a search syncs the experiment now.
     """
     arguments = sync_parser().parse_args(words)
-    from tune.experiments.folder import EVENTS_FILE
-    from tune.experiments.log import read_log
+    from tune.experiments.experiment import Experiment, find_experiment
     from tune.experiments.mlflow_store import absolute_tracking_uri
     from tune.experiments.results import run_ids, write_results
-    from tune.experiments.saved import find_experiment
-    from tune.experiments.settings import read_settings, read_tracking_uri
     from tune.tracking.mlflow import check_known
     from tune.tracking.sync import STORE_NAMES, Sync, Target
     from tune.util.console import make_console
 
     folder = find_experiment(arguments.experiment, arguments.storage)
-    settings, given = read_settings(folder), arguments.tracking_uri
+    experiment, given = Experiment.read(folder), arguments.tracking_uri
+    state, optuna = experiment.state, [] if experiment.is_training else ["optuna"]
     target = Target(
         folder=folder,
         option=arguments.storage.option,
-        stores=settings.track,
-        tracking_uri=read_tracking_uri(folder) if given is None else absolute_tracking_uri(given),
+        stores=[*state.options.track, *optuna],
+        tracking_uri=experiment.tracking_uri if given is None else absolute_tracking_uri(given),
     )
-    state, syncing = read_log(folder.path / EVENTS_FILE), Sync(target)
+    syncing = Sync(target)
     if given is not None and run_ids(folder.path):
         check_known(target.tracking_uri, folder.name, state.created)
     names = " and ".join(STORE_NAMES[name] for name in target.stores)

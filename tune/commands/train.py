@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,14 @@ from tune.commands.options import (
     add_tracking_uri,
     add_training,
     check_take_over,
-    named_fields,
+    given_options,
     read_settings,
 )
 from tune.commands.search import exit_code
 from tune.util.errors import option_name
 
 if TYPE_CHECKING:
-    from tune.experiments.training_plan import TrainPlan, TrainRequest
+    from tune.experiments.plan import Plan
     from tune.runs.outcome import Outcome
 
 _EPILOG = """\
@@ -99,49 +100,68 @@ def train(words: list[str]) -> int:
     return exit_code(run(words))
 
 
-def run(words: list[str]) -> Outcome[TrainPlan]:
+def run(words: list[str]) -> Outcome:
     """The training that the words ask for.
 
     Raises:
         UserError: something that was given cannot be used.
     """
     arguments = train_parser().parse_args(words)
-    request = read_request(arguments)
+    settings = read_options(arguments)
 
-    from tune.experiments.training_plan import make_train_plan
-    from tune.runs.finish import find_finished
+    from tune.runs.resume import resume
     from tune.util.console import make_console
 
-    console = make_console()
+    console, resumed = make_console(), None
     if arguments.resume is not None:
-        from tune.runs.resume import load_training
-        from tune.runs.training import resume_training
-
-        with console.status(f"looking at what {arguments.resume} left ..."):
-            resumed = load_training(request, arguments.resume)
-        outcome = resume_training(resumed, console)
+        name, take_over = arguments.resume, arguments.take_over
+        with console.status(f"looking at what {name} left ..."):
+            given, address = given_options(arguments), arguments.address
+            resumed = resume(name, arguments.storage, given, "training", address=address, take_over=take_over)
+        plan = resumed.plan
     else:
         with console.status("checking the settings and the model ..."):
-            plan = make_train_plan(request, find_finished)
+            plan = plan_training(arguments, settings)
 
-        from tune.runs.training import run_training
-
-        outcome = run_training(plan, console)
-
+    from tune.runs import search
     from tune.runs.training_display import print_training_summary
 
+    outcome = search.run(plan, console, resumed.experiment if resumed else None)
     print_training_summary(outcome, console)
     return outcome
 
 
-def read_request(arguments: argparse.Namespace) -> TrainRequest:
-    """What was asked for, from the parsed arguments.
+def plan_training(arguments: argparse.Namespace, asked: dict[str, Any]) -> Plan:
+    """The plan of a new training; `asked` are the settings given by flags and `--set`."""
+    from tune.experiments.experiment import Experiment
+    from tune.experiments.options import SearchOptions
+    from tune.experiments.plan import make_plan
+    from tune.experiments.training_settings import notes_on_taken, training_settings
+    from tune.runs.finish import find_finished
+
+    storage, origin = arguments.storage, None
+    if arguments.origin is not None:
+        origin = Experiment.read(find_finished(arguments.origin, storage))
+    merged = training_settings(asked, arguments.config, origin, trial=arguments.trial, on=arguments.on)
+    workers = merged.settings.pop("workers", None) or 1
+    if arguments.workers is not None:
+        workers = arguments.workers
+    options = SearchOptions(
+        kind="training", settings=merged.settings, trials=1, finalists=0, workers_per_trial=workers
+    ).changed(given_options(arguments))
+    plan = make_plan(options, storage, arguments.name, address=arguments.address, notes=merged.notes)
+    if origin is not None and merged.taken is not None:
+        notes = notes_on_taken(asked, origin.name, merged.taken, plan.base)
+        plan = dataclasses.replace(plan, notes=(*plan.notes, *notes))
+    return plan
+
+
+def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """`TrainConfig` fields from the flags and `--set`.
 
     Raises:
         ConfigError: arguments that exclude each other, or a setting that is unknown or not allowed.
     """
-    from tune.experiments.training_plan import TrainRequest
-
     check_take_over(arguments)
     if arguments.resume is not None:
         given = [name for name in _FIXED if getattr(arguments, name) not in (None, [])]
@@ -154,17 +174,12 @@ def read_request(arguments: argparse.Namespace) -> TrainRequest:
         raise ConfigError("--trial: goes with --from EXPERIMENT, whose trial it names; add that or remove it")
     elif arguments.on is not None and arguments.origin is None:
         raise ConfigError("--on: goes with --from EXPERIMENT, whose settings it takes; add that or remove it")
-    return TrainRequest(**named_fields(arguments, TrainRequest), settings=_settings(arguments))
-
-
-def _option(name: str) -> str:
-    return {"config": "CONFIG", "origin": "--from"}.get(name, option_name(name))
-
-
-def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """`TrainConfig` fields from the flags and `--set`."""
     for item in arguments.set:
         key = item.partition("=")[0].strip()
         if key in _ELSEWHERE:
             raise ConfigError(f"--set {item}: cannot be set so; {_ELSEWHERE[key]}")
     return read_settings(arguments, _FLAGS)
+
+
+def _option(name: str) -> str:
+    return {"config": "CONFIG", "origin": "--from"}.get(name, option_name(name))

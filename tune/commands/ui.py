@@ -8,9 +8,8 @@ import socket
 import sys
 
 from tune.commands.options import Parser, add_storage
+from tune.experiments.experiment import Experiment, find_experiment
 from tune.experiments.mlflow_store import default_artifact_root, is_server, trials_page
-from tune.experiments.saved import find_experiment
-from tune.experiments.settings import read_tracking_uri
 from tune.tracking.mlflow_connection import open_store
 from tune.util.environment import CREDENTIAL_VARIABLES
 from tune.util.errors import TrackingError
@@ -44,7 +43,7 @@ def ui(words: list[str]) -> int:
     """
     arguments = ui_parser().parse_args(words)
     found = find_experiment(arguments.experiment, arguments.storage)
-    name, uri = found.path.name, read_tracking_uri(found)
+    name, uri = found.path.name, Experiment.read(found).tracking_uri
     _, experiment_id = open_store(uri, name)
     page = trials_page(experiment_id) if experiment_id else ""  # the start page: the search is not that far
     if is_server(uri):

@@ -10,16 +10,20 @@ is not known here is read as `UnknownEvent`: the log can be read around it, and 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import zlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+from trainer.config import TrainConfig
 from trainer.report import Kept
 from trainer.scoring import objectives
-from tune.search.budgets import Budgets, EndReason
+from tune.cluster.resources import TrialResources
+from tune.experiments.options import SearchOptions
+from tune.search.budgets import EndReason
 from tune.search.finalists import Verdict
-from tune.search.guards import Guard, Traded
+from tune.search.guards import Traded
 from tune.search.records import Outcome, Role, Stop
 from tune.util.plain import restored
 
@@ -46,15 +50,7 @@ class SessionStarted(Event):
     """1 for the first process, one more for each `--resume`."""
     began: float
     """When its command began, in seconds since the epoch: time budgets count from there."""
-    kind: Literal["search", "training"] = "search"
-    trials: int = 1
-    finalists: int = 0
-    repeats: int = 0
-    budgets: Budgets = dataclasses.field(default_factory=Budgets)
-    guards: list[Guard] = dataclasses.field(default_factory=list)
-    keep_checkpoints: str = "best"
-    asked_resources: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """What a trial takes and how many run, as it was asked for."""
+    options: SearchOptions
     gpus_per_trial: float = 0.0
     """GPUs that a trial holds."""
     precision: str = "auto"
@@ -64,12 +60,12 @@ class SessionStarted(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataPrepared(Event):
+class Data:
     """The clips that are trained on and measured."""
 
-    features_key: str
+    features_key: str = ""
     """Names the features of all splits: the same key, the same clips, texts and features."""
-    clips: dict[str, int]
+    clips: dict[str, int] = dataclasses.field(default_factory=dict)
     """Clips of each split."""
     splits: dict[str, str] = dataclasses.field(default_factory=dict)
     """Digest of each split's clips and texts."""
@@ -78,13 +74,13 @@ class DataPrepared(Event):
     longest_seconds: float | None = None
     """Length of the longest training clip."""
     epoch_samples: float = 0.0
-    """Samples in an epoch, by the weights of the data's sources; 0 in logs of before these."""
+    """Samples in an epoch, by the weights of the data's sources."""
     sources: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     """Of data with several sources, by their names: `language` and `task` of the clips, `weight`, `clips` by split."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BaselineMeasured(Event):
+class Baseline:
     """The untouched base model on the validation split."""
 
     rates: dict[str, float]
@@ -98,11 +94,40 @@ class BaselineMeasured(Event):
     learning_rate: float | None = None
     """The usual one for a base model with these rates; None where it does not depend on them."""
     seconds: float | None = None
-    """What measuring took; None where it was known from before."""
+    """What measuring took."""
     sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """Rates by the source of the clips, where there are several."""
     objective: str = "clips"
     """How the sources' rates make those that decide, here and of every run: as `TrainConfig.objective`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared(Event):
+    """Everything that was resolved before the first trial; `experiment.yaml` shows it to people."""
+
+    decision = True
+    train_config: dict[str, Any]
+    """Fields of `TrainConfig` that all trials share."""
+    space: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What is searched, its bounds as numbers; empty of a training."""
+    rungs: tuple[int, ...]
+    """Samples seen at which trials are measured; the last one is the full budget of the longest trial."""
+    trials_full_window: bool = True
+    """Whether trials are measured as the model will be used, or with the window that they train with."""
+    resources: TrialResources
+    """Of a trial."""
+    data: Data
+    baseline: Baseline
+    dropped: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Clips that were left out, by reason."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of the data."""
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def base(self) -> TrainConfig:
+        """What all trials share, as it was where the experiment began; ConfigError where a later version wrote it."""
+        return TrainConfig.from_dict(self.train_config)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,8 +168,6 @@ class Evaluated(Event):
     """Why the trial ends here, before its budget."""
     keep: Kept | None = None
     """What the trial was told to save of it; `CheckpointSaved` says that it has."""
-    checkpoint: str | None = None
-    """Its checkpoint, relative to the experiment, in logs of before `keep`, where it was saved first."""
     sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """Rates by the source of the clips, where there are several."""
 
@@ -187,10 +210,12 @@ class TrialEnded(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialsOver(Event):
-    """No further trials are begun; `reason` is None where all that were asked for have ended."""
+    """No further trials, or in the final round repeats, are begun in this session."""
 
     decision = True
+    final_round: bool = False
     reason: EndReason | None = None
+    """What ended them before all that was asked for."""
     text: str = ""
 
 
@@ -202,15 +227,6 @@ class FinalRoundPlanned(Event):
     finalists: list[str]
     repeats: dict[str, dict[str, Any]]
     """Settings of every repeat by its name, as `005-r1`."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FinalRoundCut(Event):
-    """No further repeats are begun in this session, although some are left."""
-
-    decision = True
-    reason: EndReason
-    text: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -256,7 +272,7 @@ class GuardsJudged(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportChosen(Event):
-    """The run that is exported. Only behind this event may the best weights of other runs go."""
+    """The run that is exported. The weights of other runs that have ended go, unless `keep_checkpoints` is `all`."""
 
     decision = True
     run: str
@@ -264,14 +280,6 @@ class ExportChosen(Event):
     """Other runs whose weights stay."""
     beaten: list[str] = dataclasses.field(default_factory=list)
     """Trials that lost in the final round; they are not compared again."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WeightsDropped(Event):
-    """The weights of these runs are removed."""
-
-    decision = True
-    runs: list[str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

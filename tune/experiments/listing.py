@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.scoring.objectives import WER
+from tune.experiments.experiment import LOCK_FILE, Experiment
 from tune.experiments.folder import EVENTS_FILE, EXPERIMENT_FILE, RESULTS_FILE, ExperimentFolder
 from tune.experiments.object_stores.object_store import ObjectStore
-from tune.experiments.opened import LOCK_FILE
 from tune.experiments.results import how_it_ended
-from tune.experiments.saved import load_saved
 from tune.util.console import short_source
 from tune.util.errors import ExperimentError
 from tune.util.files import is_locked
 
 if TYPE_CHECKING:
-    from tune.experiments.saved import SavedExperiment
     from tune.experiments.storage import Storage
 
 _FILES = (EXPERIMENT_FILE, EVENTS_FILE, RESULTS_FILE)
@@ -136,7 +134,7 @@ def _line(folder: ExperimentFolder, present: Set[str], locked: bool | None, chan
     try:
         unseen = locked is None or folder.remote  # the locks of other machines cannot be seen
         recent = unseen and time.time() - changed < _ALIVE_SECONDS
-        return _whole_line(load_saved(folder), locked=bool(locked), recent=recent)
+        return _whole_line(Experiment.read(folder), locked=bool(locked), recent=recent)
     except ExperimentError as error:
         problem = str(error)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -144,22 +142,22 @@ def _line(folder: ExperimentFolder, present: Set[str], locked: bool | None, chan
     return ExperimentLine(name=name, state="damaged", note=problem)
 
 
-def _whole_line(saved: SavedExperiment, *, locked: bool, recent: bool) -> ExperimentLine:
-    state, settings, train = saved.state, saved.settings, saved.settings.train_config
-    asked, ended = state.session, how_it_ended(state)
+def _whole_line(saved: Experiment, *, locked: bool, recent: bool) -> ExperimentLine:
+    state, train = saved.state, saved.settings.train_config
+    ended = how_it_ended(state)
     running = locked or (recent and state.ended is None and ended is None)
     return ExperimentLine(
         name=saved.name,
         state="running" if running else ended or "interrupted",
-        kind=settings.kind,
+        kind=state.options.kind,
         trials_ended=sum(trial.status != "running" for trial in state.records.all()),
-        trials_asked=asked.trials if asked else None,
+        trials_asked=state.options.trials,
         objective=state.objective,
         baseline=state.comparable_base if state.base_rates else None,
         best=state.value,
         task=state.task,
         seconds=state.seconds_at(time.time()) if running else state.seconds,
-        started=settings.created,
+        started=saved.created,
         model=short_source(str(train["model"])),
         data=short_source(str(train["data"])),
         language=train.get("language"),

@@ -15,8 +15,8 @@ from trainer.config import MODEL_SHORT_NAMES, ConfigError, TrainConfig
 from trainer.data.kept_splits import SPLITS_FILE
 from trainer.model.adapters import ADAPTER_WEIGHTS
 from trainer.model.pretrained import find_model
+from tune.experiments.experiment import Experiment, Find, find_experiment
 from tune.experiments.folder import EXPERIMENT_FILE
-from tune.experiments.saved import Find, find_experiment, load_saved
 from tune.util.errors import ModelError
 from tune.util.files import read_object, write_whole
 
@@ -85,7 +85,7 @@ def _unknown(word: str, storage: Storage) -> ModelError:
 
 @contextlib.contextmanager
 def _winner(storage: Storage, experiment: str, find: Find) -> Iterator[NamedModel]:
-    saved = load_saved(find(experiment, storage))
+    saved = Experiment.read(find(experiment, storage))
     with saved.checkpoint(saved.best) as checkpoint:
         yield NamedModel(experiment, str(checkpoint), saved.config(saved.best).to_dict())
 

@@ -1,138 +1,89 @@
-"""From the command line to a validated plan of a search, before anything expensive starts."""
+"""A search or a single training from its options to a validated plan, before anything expensive starts."""
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import datetime
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from trainer.config import MODEL_SHORT_NAMES, TrainConfig
+from trainer.config import BUDGETS, MODEL_SHORT_NAMES, TrainConfig
 from trainer.mix import is_mix, read_mix
 from trainer.optimizers import check_installed, notes_on_methods
-from tune.cluster.resources import ResourceRequest, TrialResources
 from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
-from tune.experiments.saved import Find, find_experiment
-from tune.experiments.storage import Storage
-from tune.search.budgets import Budgets
-from tune.search.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.search.guards import Guard
 from tune.search.scheduler import LEAST_STEPS, rung_grid
 from tune.space.parameters import FloatParameter, Parameter
-from tune.space.space import load_space
-from tune.util.console import short_path
-from tune.util.errors import ConfigError, ExperimentError, ResourceError, SpaceError, check_least
+from tune.space.space import load_space, space_of_one
+from tune.util.console import short_path, short_value
+from tune.util.errors import ConfigError, ExperimentError, ResourceError, SpaceError
 
 if TYPE_CHECKING:
+    from tune.cluster.resources import TrialResources
+    from tune.experiments.experiment import Experiment
     from tune.experiments.folder import ExperimentFolder
+    from tune.experiments.options import SearchOptions
+    from tune.experiments.storage import Storage
     from tune.experiments.warm_start import WarmStart
     from tune.space.space import SearchSpace
 
-ASKED_RESOURCES = ("gpus_per_trial", "cpus_per_trial", "max_concurrent", "max_failures")
-"""What a trial takes and how many run, as it was asked for; a resumed search goes on with it."""
+TRIAL = "001"
+"""A training is the only trial of its experiment."""
 _OPTIONAL_PATHS = ("splits", "audio_dir", "noise_dir", "impulse_dir")
 PATH_SETTINGS = ("model", "data", "cache_dir", *_OPTIONAL_PATHS)
 """Settings that may be paths, which are made absolute."""
 _AUGMENT = ("augment", "augment_strength")
 _OF_ENGINE = ("optimizer", "method")
 """Settings of which DeepSpeed does not run all values."""
-_Plan = TypeVar("_Plan", bound="Plan")
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_TOLD = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
+"""Settings of a training that are always shown; others where they are not the default."""
+_NOT_TOLD = (
+    *("model", "data", "data_config", "language", "task", "train_split", "validation_split", "test_split"),
+    *(
+        "audio_column",
+        "text_column",
+        "language_column",
+        "task_column",
+        "cache_dir",
+        "output_dir",
+        "deepspeed",
+    ),
+    *("workers", "evaluate_at", *BUDGETS, "seed", "log_every_seconds", "dataloader_workers"),
+    *("eval_batch_size", "splits"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunRequest:
-    """What was asked for on the command line of a search or a training alike, unchecked."""
+class Plan:
+    """A search, or a single training, whose settings are known to be sound."""
 
-    storage: Storage
-    tracking_uri: str | None = None
-    track: tuple[str, ...] = ("mlflow",)
-    """Where results are shown, beside the Optuna study of a search."""
-    address: str | None = None
-    """The Ray cluster to join; `$RAY_ADDRESS` where it is not given, else one is started."""
-    max_failures: int = 2
-    """Times that a training is tried again, from its last checkpoint."""
-    guard: tuple[Guard, ...] = ()
-    """Data that is not trained on, on which what a search exports may not lose much."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SearchRequest(RunRequest):
-    """What was asked for on the command line of a search."""
-
-    space: str
-    trials: int
-    experiment: str | None = None
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """`TrainConfig` fields given by flags and `--set`; they go before the space file's fixed values."""
-    gpus_per_trial: float | None = None
-    """None is one for each worker where there are any."""
-    cpus_per_trial: float | None = None
-    max_concurrent: int | None = None
-    workers_per_trial: int = 1
-    seed: int = 0
-    budgets: Budgets = dataclasses.field(default_factory=Budgets)
-    """What ends the search before all its trials."""
-    finalists: int | None = None
-    """Best trials that are trained again with other seeds; None is the default for the number of trials."""
-    repeats: int = DEFAULT_REPEATS
-    """Seeds of each finalist."""
-    warm_start: str | None = None
-    """A finished experiment of the same storage to learn from."""
-    keep_checkpoints: str = "best"
-    """Whose weights stay when the search has ended: `best` or `all`."""
-
-    @property
-    def n_finalists(self) -> int:
-        """How many trials are trained again."""
-        if self.finalists is None:
-            return DEFAULT_COUNT if self.trials >= LEAST_TRIALS else 0
-        return self.finalists
-
-    @property
-    def averages(self) -> bool:
-        """Whether the mean of the winner's repeats is measured."""
-        return self.n_finalists > 0 and self.repeats > 1
-
-    @property
-    def measured_after(self) -> int:
-        """How many models are measured at most once all repeats have ended, each guard counted by itself."""
-        return self.averages + len(self.guard) * self.guarded
-
-    @property
-    def guarded(self) -> int:
-        """How many models are measured at most on each guard, the base model among them."""
-        return 1 + max(self.n_finalists, DEFAULT_COUNT) + self.averages
-
-    @property
-    def resources(self) -> ResourceRequest:
-        """What a trial takes."""
-        return ResourceRequest(
-            gpus=self.gpus_per_trial,
-            cpus=self.cpus_per_trial,
-            workers=self.workers_per_trial,
-            trials=self.trials,
-            max_concurrent=self.max_concurrent,
-        )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan(abc.ABC):
-    """A search or a training whose settings are known to be sound."""
-
-    request: RunRequest
+    options: SearchOptions
     name: str
     experiment_folder: ExperimentFolder
-    """Where its files go; not there yet."""
+    """Where its files go; not there yet where it is new."""
+    storage: Storage
+    address: str | None = None
+    """The Ray cluster to join; `$RAY_ADDRESS` where it is not given, else one is started."""
     base: TrainConfig
     """The settings that all trials share; paths absolute."""
+    space: SearchSpace
+    """Bounds resolved to numbers; without ranges for a training."""
+    space_as_read: SearchSpace | None = None
+    """The same with `auto`, until the base model's WER says what that is; None from then on."""
+    warm_start: WarmStart | None = None
+    """What another experiment found."""
+    notes: tuple[str, ...] = ()
+    """What the user should know before it starts."""
 
-    kind: ClassVar[Literal["search", "training"]]
+    @property
+    def is_training(self) -> bool:
+        """Whether it is a single training."""
+        return self.options.kind == "training"
 
     @property
     def folder(self) -> Path:
@@ -140,67 +91,97 @@ class Plan(abc.ABC):
         return self.experiment_folder.path
 
     @property
-    def augments(self) -> bool:
-        """Whether a trial may change the waveforms of clips."""
-        return self.base.augments
-
-    def with_base(self: _Plan, base: TrainConfig) -> _Plan:
-        """The plan with other settings that all trials share."""
-        return dataclasses.replace(self, base=base)
-
-    @property
-    @abc.abstractmethod
-    def rates_depend_on_baseline(self) -> bool:
-        """Whether learning rates go by the base model's WER, which is not known yet."""
-
-    @abc.abstractmethod
-    def after_baseline(self: _Plan, base_wer: float | None) -> _Plan:
-        """The plan with numbers for these learning rates; the WER is in percent, None where it does not count.
-
-        Raises:
-            SpaceError: with these rates a range is empty, or a point to try first lies outside.
-        """
-
-    @property
-    def searched_rates(self) -> str:
-        """The learning rates that are searched, in words."""
-        return ""
-
-    @property
-    def whole_window_trials(self) -> bool:
-        """Whether trials are measured in the model's whole window, not in the one that they train with."""
-        return self.base.full_window_evaluation
-
-    @property
     def where(self) -> str:
         """The experiment's place as people read it."""
         return self.experiment_folder.address if self.experiment_folder.remote else short_path(self.folder)
 
     @property
+    def resume_command(self) -> str:
+        """What goes on with it, from this folder."""
+        word = " train" if self.is_training else ""
+        return f"tune-whisper{word} --resume {shlex.quote(self.name)}{self.storage.option}"
+
+    @property
     def tracking_uri(self) -> str:
         """The MLflow store: the one asked for, else a database in the experiment's folder."""
-        if self.request.tracking_uri is None:
+        if self.options.tracking_uri is None:
             return default_tracking_uri(self.folder)
-        return absolute_tracking_uri(self.request.tracking_uri)
+        return absolute_tracking_uri(self.options.tracking_uri)
 
     @property
-    def trackers(self) -> tuple[str, ...]:
-        """The stores to which the log is told."""
-        return self.request.track
+    def trackers(self) -> list[str]:
+        """The stores to which the log is brought."""
+        return list(dict.fromkeys([*self.options.track, *([] if self.is_training else ["optuna"])]))
 
     @property
-    @abc.abstractmethod
-    def resources(self) -> ResourceRequest:
-        """What a trial takes."""
+    def augments(self) -> bool:
+        """Whether a trial may change the waveforms of clips."""
+        if self.is_training:
+            return self.base.augments
+        return all(name in self.space.ranges or getattr(self.base, name) > 0 for name in _AUGMENT)
 
     @property
-    @abc.abstractmethod
-    def asked(self) -> dict[str, Any]:
-        """What was asked for, as the event of a session's beginning names it."""
+    def whole_window_trials(self) -> bool:
+        """Whether trials are measured in the model's whole window, not in the one that they train with.
 
-    @abc.abstractmethod
+        Where finalists follow, these are measured as the model will be used.
+        """
+        given = "full_window_evaluation" in self.space.fixed or "audio_window" in self.space.ranges
+        return self.base.full_window_evaluation and (given or not self.options.n_finalists)
+
+    @property
+    def trial_config(self) -> dict[str, Any]:
+        """The settings by which one training is told from another: the usual four, and what is not the default."""
+        usual = TrainConfig()
+        changed = [
+            field.name
+            for field in dataclasses.fields(TrainConfig)
+            if field.name not in (*_TOLD, *_NOT_TOLD)
+            and getattr(self.base, field.name) != getattr(usual, field.name)
+        ]
+        return {name: getattr(self.base, name) for name in (*_TOLD, *changed)}
+
     def describe(self, resources: TrialResources | None = None) -> list[str]:
         """The head of the output, line by line; `resources` are what its trials get, where that is known."""
+        base = self.base
+        model = f"model {base.model} · data {base.data} · language {base.language} · {base.task}"
+        methods = list(dict.fromkeys(self.values_of("method")))
+        notes = [*self.notes, *notes_on_methods(base.to_dict(), TrainConfig().to_dict(), methods)]
+        if self.is_training:
+            return [
+                f"training {self.name} in {self.where}",
+                model,
+                self._describe_training(),
+                *notes,
+                *_describe_workers(base, resources),
+            ]
+        space = self.space
+        if self.space_as_read is not None and self.rates_depend_on_baseline:
+            space = self.space_as_read
+        # As the space has it, too: `auto` before the base model is measured.
+        open_rate = {"learning_rate": "auto"} if space.fixed.get("learning_rate", 0.0) is None else {}
+        fixed = [
+            f"{name}={open_rate.get(name, getattr(base, name, value))}"
+            for name, value in self.space.fixed.items()
+            if name not in ("model", "data", "language", "task")
+        ]
+        return [
+            f"experiment {self.name} in {self.where}",
+            model,
+            f"space {self.space.path.name}:",
+            *(f"  {name}: {text}" for name, text in space.describe()),
+            *([f"fixed: {', '.join(fixed)}"] if fixed else []),
+            *notes,
+        ]
+
+    def _describe_training(self) -> str:
+        settings = self.trial_config
+        if self.rates_depend_on_baseline:
+            from trainer.model.rates import learning_rates
+
+            usual = ", ".join(f"{rate:g}" for rate in learning_rates(self.base))
+            settings["learning_rate"] = f"by the base model's WER one of {usual}"
+        return ", ".join(f"{name} {short_value(value)}" for name, value in settings.items())
 
     def check_fit(self, resources: TrialResources) -> None:
         """Refuse what no trial could run.
@@ -211,15 +192,9 @@ class Plan(abc.ABC):
         """
         if "fp16" in self.values_of("precision") and not resources.gpus:
             raise ResourceError("precision='fp16': needs a GPU, and trials have none; use auto, fp32 or bf16")
-
-    def values_of(self, name: str) -> list[Any]:
-        """All that a setting can be in a trial."""
-        return [getattr(self.base, name)]
-
-    def notes_on_settings(self) -> list[str]:
-        """What does nothing."""
-        methods = list(dict.fromkeys(self.values_of("method")))
-        return notes_on_methods(self.base.to_dict(), TrainConfig().to_dict(), methods)
+        hours = self.options.budgets.gpu_hours
+        if hours is not None and not resources.gpus:
+            raise ConfigError(f"--gpu-hours {hours:g}: the trials take no GPU here; use --time-budget")
 
     def check_settings(self) -> None:
         """Refuse what this machine cannot run or DeepSpeed does not, whatever trial would have it.
@@ -238,93 +213,12 @@ class Plan(abc.ABC):
 
             check_depth(self.base.replace(freeze_encoder_layers=frozen), load_model_config(self.base))
 
+    def after_baseline(self, base_wer: float | None) -> Plan:
+        """The plan with numbers for learning rates; the WER is in percent, None where it does not count.
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SearchPlan(Plan):
-    """A search whose settings are known to be sound."""
-
-    request: SearchRequest
-    space: SearchSpace
-    """Bounds resolved to numbers."""
-    space_as_read: SearchSpace | None = None
-    """The same with `auto`, until the base model's WER says what that is; None from then on."""
-    warm_start: WarmStart | None = None
-    """What another experiment found."""
-
-    kind = "search"
-
-    @property
-    def resume_command(self) -> str:
-        """What goes on with the search, from this folder."""
-        return f"tune-whisper --resume {shlex.quote(self.name)}{self.request.storage.option}"
-
-    @property
-    def trackers(self) -> tuple[str, ...]:
-        """The stores to which the log is told."""
-        return tuple(dict.fromkeys((*self.request.track, "optuna")))
-
-    @property
-    def resources(self) -> ResourceRequest:
-        """What a trial takes."""
-        return self.request.resources
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """What was asked for, as the event of a session's beginning names it."""
-        request = self.request
-        return {
-            "trials": request.trials,
-            "finalists": request.n_finalists,
-            "repeats": request.repeats,
-            "guards": list(request.guard),
-            "budgets": request.budgets,
-            "keep_checkpoints": request.keep_checkpoints,
-            "asked_resources": {name: getattr(request, name) for name in ASKED_RESOURCES},
-        }
-
-    def describe(self, resources: TrialResources | None = None) -> list[str]:
-        """What is searched, on what."""
-        base, space = self.base, self.space
-        if self.space_as_read is not None and self.rates_depend_on_baseline:
-            space = self.space_as_read
-        shown = {"model", "data", "language", "task"}
-        # As the space has it, too: `auto` before the base model is measured.
-        open_rate = {"learning_rate": "auto"} if space.fixed.get("learning_rate", 0.0) is None else {}
-        fixed = [
-            f"{name}={open_rate.get(name, getattr(base, name, value))}"
-            for name, value in self.space.fixed.items()
-            if name not in shown
-        ]
-        return [
-            f"experiment {self.name} in {self.where}",
-            f"model {base.model} · data {base.data} · language {base.language} · {base.task}",
-            f"space {self.space.path.name}:",
-            *(f"  {name}: {text}" for name, text in space.describe()),
-            *([f"fixed: {', '.join(fixed)}"] if fixed else []),
-            *self.notes_on_settings(),
-        ]
-
-    def check_fit(self, resources: TrialResources) -> None:
-        """See `Plan.check_fit`."""
-        super().check_fit(resources)
-        hours = self.request.budgets.gpu_hours
-        if hours is not None and not resources.gpus:
-            raise ConfigError(f"--gpu-hours {hours:g}: the trials take no GPU here; use --time-budget")
-
-    @property
-    def augments(self) -> bool:
-        """Whether a trial may change the waveforms of clips."""
-        on = {name: name in self.space.ranges or getattr(self.base, name) > 0 for name in _AUGMENT}
-        return all(on.values())
-
-    @property
-    def whole_window_trials(self) -> bool:
-        """See `Plan.whole_window_trials`; where finalists follow, these are measured as the model will be used."""
-        given = "full_window_evaluation" in self.space.fixed or "audio_window" in self.space.ranges
-        return self.base.full_window_evaluation and (given or not self.request.n_finalists)
-
-    def after_baseline(self, base_wer: float | None) -> SearchPlan:
-        """See `Plan.after_baseline`."""
+        Raises:
+            SpaceError: with these rates a range is empty, or a point to try first lies outside.
+        """
         from trainer.model.rates import default_learning_rate
 
         space = self.space_as_read
@@ -344,15 +238,15 @@ class SearchPlan(Plan):
 
     @property
     def searched_rates(self) -> str:
-        """See `Plan.searched_rates`."""
+        """The learning rates that are searched, in words."""
         return dict(self.space.describe()).get("learning_rate", "")
 
     @property
     def rates_depend_on_baseline(self) -> bool:
-        """See `Plan.rates_depend_on_baseline`."""
+        """Whether learning rates go by the base model's WER, which is not known yet."""
         return self.space_as_read is not None and len(self.by_base_wer()) > 1
 
-    def by_base_wer(self) -> list[tuple[float, SearchPlan]]:
+    def by_base_wer(self) -> list[tuple[float, Plan]]:
         """What the plan will be below each of some WERs of the base model in percent, where that matters.
 
         Raises:
@@ -360,7 +254,7 @@ class SearchPlan(Plan):
         """
         from trainer.model.rates import STEPS
 
-        plans, known = list[tuple[float, SearchPlan]](), set[str]()
+        plans, known = list[tuple[float, Plan]](), set[str]()
         for below, _ in STEPS:
             try:
                 plan = self.after_baseline(min(below, 1e6) - 1e-6)
@@ -403,7 +297,10 @@ class SearchPlan(Plan):
         return budget_samples(self.base, epoch)
 
     def rungs(self, epoch: float) -> tuple[int, ...]:
-        """Samples seen at which trials are measured; the last one is the full budget."""
+        """Samples seen at which trials of a search are measured; the last one is the full budget.
+
+        `epoch` is how many samples an epoch has.
+        """
         settings = self.space.scheduler
         return rung_grid(
             self.budget(epoch),
@@ -414,6 +311,18 @@ class SearchPlan(Plan):
         )
 
 
+def _describe_workers(base: TrainConfig, resources: TrialResources | None) -> list[str]:
+    if resources is None:
+        return []
+    workers = "1 worker" if base.workers == 1 else f"{base.workers} workers"
+    each = f"{resources.gpus_per_worker:g} GPU and {resources.cpus_per_worker:g} CPU each"
+    return [
+        f"{workers} with {each}{', DeepSpeed' if base.deepspeed else ''}; effective batch "
+        f"{base.train_batch_size} x {base.gradient_accumulation_steps} x {base.workers} = "
+        f"{base.effective_batch_size} (micro-batch x accumulation x workers)"
+    ]
+
+
 def _points_of(parameter: Parameter) -> list[Any]:
     """All values of a range, or its ends."""
     if isinstance(parameter, FloatParameter) and parameter.step is None:
@@ -421,37 +330,61 @@ def _points_of(parameter: Parameter) -> list[Any]:
     return parameter.points() or []
 
 
-def make_plan(request: SearchRequest, find: Find = find_experiment) -> SearchPlan:
+def make_plan(
+    options: SearchOptions,
+    storage: Storage,
+    name: str | None = None,
+    *,
+    address: str | None = None,
+    earlier: Experiment | None = None,
+    notes: Sequence[str] = (),
+) -> Plan:
     """Check everything that can be checked without reading audio or starting Ray.
 
     Args:
-        request: what was asked for.
-        find: finds the experiment to learn from.
+        options: what is asked for.
+        storage: where the experiment goes.
+        name: its name; by default that of the space or the model, with the time.
+        address: the Ray cluster to join.
+        earlier: the experiment of `options.warm_start`.
+        notes: what the user should know of the settings.
 
     Raises:
         UserError: the space, a setting, the model or the experiment's name cannot be used.
     """
     from trainer.model.processor import load_processor
 
-    space = load_space(request.space, request.settings)
-    name = request.experiment or dated_name(space.path.stem)
-    folder = new_experiment("--experiment", name, request.storage)
+    options.check()
+    training = options.kind == "training"
+    space = space_of_one(options.settings) if training else load_space(options.space, options.settings)
     base = TrainConfig.from_dict(
-        {"cache_dir": str(request.storage.feature_cache), "seed": request.seed, **space.fixed}
-    ).replace(workers=request.workers_per_trial)
+        {"cache_dir": str(storage.feature_cache), "seed": options.seed, **space.fixed}
+    ).replace(workers=options.workers_per_trial)
     base = settled(base)
+    stem = f"train-{base.model.rstrip('/').rsplit('/', 1)[-1]}" if training else space.path.stem
+    name = name or dated_name(stem)
+    folder = new_experiment("--name" if training else "--experiment", name, storage)
     load_processor(base)
-    request = dataclasses.replace(request, guard=absolute_guards(request.guard, base.data))
-    plan = SearchPlan(
-        request=request, name=name, experiment_folder=folder, space=space, base=base, space_as_read=space
+    # Both are settled here: more trials on resume change neither.
+    guards = absolute_guards(options.guard, base.data)
+    options = dataclasses.replace(options, guard=guards, finalists=options.n_finalists)
+    plan = Plan(
+        options=options,
+        name=name,
+        experiment_folder=folder,
+        storage=storage,
+        address=address,
+        space=space,
+        base=base,
+        space_as_read=space,
+        notes=tuple(notes),
     )
     by_wer = plan.by_base_wer()  # none of them may fail once the base model is measured
     plan = dataclasses.replace(plan.after_baseline(None), space_as_read=space)
-    if request.warm_start is not None:
+    if earlier is not None:
         from tune.experiments.warm_start import read_warm_start
 
-        ours, spaces = plan.base.to_dict(), [known.space for _, known in by_wer]
-        warm_start = read_warm_start(request.warm_start, request.storage, spaces, ours, find)
+        warm_start = read_warm_start(earlier, [known.space for _, known in by_wer], plan.base.to_dict())
         plan = dataclasses.replace(plan, warm_start=warm_start)
     plan.check_settings()
     return plan
@@ -477,34 +410,6 @@ def new_experiment(option: str, name: str, storage: Storage) -> ExperimentFolder
             f"--resume {name}, or remove {folder.address}{copy}"
         )
     return folder
-
-
-def check_numbers(request: SearchRequest, *, resumed: bool = False) -> None:
-    """Check the request's own numbers.
-
-    Args:
-        request: of a search.
-        resumed: whether it goes on with a search, which knows its workers; their GPUs are left to `load_search`.
-
-    Raises:
-        ConfigError: one of them is out of range.
-    """
-    check_least(request, trials=1, workers_per_trial=1, max_failures=0, max_concurrent=1, finalists=0)
-    request.resources.check_numbers()
-    if not resumed:
-        request.resources.check_gpus()
-    _check_ends(request)
-
-
-def _check_ends(request: SearchRequest) -> None:
-    if request.repeats < 1:
-        raise ConfigError(f"--repeats {request.repeats}: must be at least 1; --finalists 0 repeats nothing")
-    budgets = request.budgets
-    for option, number in (("--gpu-hours", budgets.gpu_hours), ("--plateau", budgets.plateau_trials)):
-        if number is not None and not (0 < number < math.inf):
-            raise ConfigError(f"{option} {number:g}: must be above 0")
-    if not 0 <= budgets.plateau_points < 100:
-        raise ConfigError(f"--plateau-points {budgets.plateau_points:g}: must be from 0 to below 100")
 
 
 def dated_name(stem: str) -> str:
@@ -540,7 +445,7 @@ def absolute_source(source: str) -> str:
     return str(path.absolute()) if path.exists() or path.is_absolute() else source
 
 
-def absolute_guards(guards: Sequence[Guard], data: str) -> tuple[Guard, ...]:
+def absolute_guards(guards: Sequence[Guard], data: str) -> list[Guard]:
     """The same wherever a process runs; ConfigError where one is the data that is trained on, or given twice."""
     found: list[Guard] = []
     for given in guards:
@@ -550,7 +455,7 @@ def absolute_guards(guards: Sequence[Guard], data: str) -> tuple[Guard, ...]:
         if any(same_source(guard.data, other.data) for other in found):
             raise ConfigError(f"--guard {guard.data}: is given twice; give each data once")
         found.append(guard)
-    return tuple(found)
+    return found
 
 
 def same_source(first: str, second: str) -> bool:

@@ -37,7 +37,7 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
         "metric": state.objective,
         "baseline": {name: state.base_rates.get(name) for name in (state.objective, *rates)},
         "trial_baseline": {name: state.trial_base_rates.get(name) for name in (state.objective, *rates)},
-        "objective": state.baseline.objective if state.baseline else None,
+        "objective": state.baseline.objective if state.prepared else None,
         "sources": sources_of(state),
         "best": None if best is None else _best(folder, state, best),
         "trials": [_entry(folder, state, run, runs) for run in state.records.all()],
@@ -57,10 +57,10 @@ def sources_of(state: SearchState) -> dict[str, dict[str, Any]]:
     """What is known of each of the data's sources, with the rates of the run to export; nothing for data without."""
     best, tested, base = state.best(), state.tested, state.baseline
     found = {}
-    for name, facts in (state.data.sources if state.data else {}).items():
+    for name, facts in state.data.sources.items():
         rates = {
             "": best.best_sources if best else {},
-            "baseline_": base.sources if base else {},
+            "baseline_": base.sources,
             "test_": tested.sources if tested else {},
             "baseline_test_": tested.baseline_sources if tested else {},
         }
@@ -113,7 +113,7 @@ def write_results(folder: ExperimentFolder, state: SearchState) -> None:
 def succeeded(state: SearchState) -> bool:
     """Whether a training came to its end; or a search has something to export, or ended by the user's own budget."""
     reason, trials = state.end.reason if state.end else None, state.records.all()
-    if state.session is not None and state.session.kind == "training":
+    if state.options.kind == "training":
         return any(run.status == "completed" for run in trials)
     if reason == "failures" or state.best() is not None:
         return reason != "failures"

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import CHRF_ERROR, objective_name, objective_value
 from trainer.scoring.translation import TRANSLATE
 from tune.experiments.events import (
-    BaselineMeasured,
+    Baseline,
     CheckpointSaved,
-    DataPrepared,
+    Data,
     Entry,
     Evaluated,
     Event,
     ExportChosen,
     FinalistsCompared,
-    FinalRoundCut,
     FinalRoundPlanned,
     GuardMeasured,
     GuardsJudged,
     HeldOutMeasured,
+    Prepared,
     ResultsWritten,
     SearchEnded,
     SessionStarted,
@@ -32,8 +32,8 @@ from tune.experiments.events import (
     TrialRecovered,
     TrialsOver,
     TrialStarted,
-    WeightsDropped,
 )
+from tune.experiments.options import SearchOptions
 from tune.search.finalists import DEFAULT_COUNT, Verdict, choose_finalists
 from tune.search.guards import Guard, Measured, Traded, describe_choice, guard_names, trade
 from tune.search.records import Outcome, Records, TrialRecord, listed, rank, role_of, trial_of
@@ -48,11 +48,12 @@ class SearchState:
         self.heard = 0.0
         """When it happened, in seconds since the epoch."""
         self.session: SessionStarted | None = None
-        """The latest; what it was asked for holds."""
+        """The latest."""
+        self.options = SearchOptions(trials=0)
+        """What it was asked for."""
         self.created = 0.0
-        """When the first session began."""
-        self.data: DataPrepared | None = None
-        self.baseline: BaselineMeasured | None = None
+        """When the first session began, in seconds since the epoch."""
+        self.prepared: Prepared | None = None
         self.records = Records()
         """The trials."""
         self.repeats = Records()
@@ -60,7 +61,7 @@ class SearchState:
         self.averages = Records()
         """Means of the weights of a winner's repeats."""
         self.final_round: FinalRoundPlanned | None = None
-        self.cut: FinalRoundCut | None = None
+        self.cut: TrialsOver | None = None
         """What cut the final round short in this session."""
         self.compared: FinalistsCompared | None = None
         """What the final round came to; None once a trial was proposed or has ended since."""
@@ -103,6 +104,16 @@ class SearchState:
             if not self.written:
                 self.heard = entry.time
 
+    @property
+    def data(self) -> Data:
+        """The clips; nothing before they are known."""
+        return self.prepared.data if self.prepared else Data()
+
+    @property
+    def baseline(self) -> Baseline:
+        """The untouched base model; without rates before it was measured."""
+        return self.prepared.baseline if self.prepared else Baseline(rates={})
+
     def run(self, name: str) -> TrialRecord:
         """The trial, repeat or average of this name; KeyError where there is none."""
         return self._records_of(name)[name]
@@ -125,12 +136,12 @@ class SearchState:
     @property
     def base_rates(self) -> dict[str, float]:
         """Rates of the untouched base model; empty before it was measured."""
-        return self.baseline.rates if self.baseline else {}
+        return self.baseline.rates
 
     @property
     def trial_base_rates(self) -> dict[str, float]:
         """The same as trials are measured."""
-        return (self.baseline.trial_rates if self.baseline else {}) or self.base_rates
+        return self.baseline.trial_rates or self.base_rates
 
     def base_rates_for(self, run: TrialRecord) -> dict[str, float]:
         """The same as this run was measured."""
@@ -156,11 +167,10 @@ class SearchState:
         """The trials that are to be trained again: of the best so many, those that were not beaten before."""
         return [trial for trial in choose_finalists(self.records, count) if trial.trial_id not in self.beaten]
 
-    def if_asked(self, asked: Mapping[str, Any]) -> SearchState:
-        """The same, to be looked at only, as if the session had been asked for this: fields of `SessionStarted`."""
+    def if_asked(self, options: SearchOptions) -> SearchState:
+        """The same, to be looked at only, as if the session had been asked for this."""
         found = copy.copy(self)
-        if self.session is not None:
-            found.session = dataclasses.replace(self.session, **asked)
+        found.options = options
         return found
 
     @property
@@ -171,12 +181,12 @@ class SearchState:
     @property
     def open_repeats(self) -> list[str]:
         """The repeats that are left; none while trials are."""
-        if self.session is None or self.failed or (self.over is None and not self.all_ended):
+        if self.failed or (self.over is None and not self.all_ended):
             return []
         wanted = [
             f"{trial.trial_id}-r{number}"
-            for number in range(1, self.session.repeats + 1)
-            for trial in self.finalists(self.session.finalists)
+            for number in range(1, self.options.repeats + 1)
+            for trial in self.finalists(self.options.n_finalists)
         ]
         return [name for name in wanted if name not in self.repeats or self.repeats[name].status == "running"]
 
@@ -221,11 +231,6 @@ class SearchState:
         return self.all_ended if self.over is None else not self.failed
 
     @property
-    def asked_guards(self) -> list[Guard]:
-        """Those of the session."""
-        return self.session.guards if self.session else []
-
-    @property
     def guard_runs(self) -> list[TrialRecord]:
         """The runs among which the guards choose: what would be exported without them, then the best run of each
         finalist, or of each of the best trials, that has weights.
@@ -242,7 +247,7 @@ class SearchState:
         """Whether models are to be measured or judged on guards; not while the best run may change."""
         judged = next(iter(self.guards_judged.models.values())) if self.guards_judged else []
         known = [Guard(each.guard, each.max_loss) for each in judged]
-        return bool(self.asked_guards) and known != self.asked_guards and self.all_trained
+        return bool(self.options.guard) and known != self.options.guard and self.all_trained
 
     def measured_on(self, guard: Guard, run: str | None) -> Measured | None:
         """A model on a guard; None where it is not measured, or could not be."""
@@ -258,7 +263,7 @@ class SearchState:
         """What a run has lost on the session's guards."""
         return [
             trade(guard, self.measured_on(guard, None), self.measured_on(guard, run))
-            for guard in self.asked_guards
+            for guard in self.options.guard
         ]
 
     @property
@@ -274,7 +279,7 @@ class SearchState:
         judged = self.guards_judged
         if judged is None:
             return ""
-        return describe_choice(judged.run, judged.models, guard_names(self.asked_guards))
+        return describe_choice(judged.run, judged.models, guard_names(self.options.guard))
 
     @property
     def something_is_left(self) -> bool:
@@ -291,11 +296,10 @@ class SearchState:
     @property
     def all_ended(self) -> bool:
         """Whether all trials that were asked for have ended."""
-        asked = self.session.trials if self.session else 0
-        return len(self.records) >= asked and not self.records.running()
+        return len(self.records) >= self.options.trials and not self.records.running()
 
     @property
-    def end(self) -> TrialsOver | FinalRoundCut | None:
+    def end(self) -> TrialsOver | None:
         """What ended the final round, or the trials, before all that was asked for; None where nothing did."""
         if self.cut is not None:
             return self.cut
@@ -348,6 +352,14 @@ class SearchState:
         averages = [run for run in self.averages.all() if trial_of(run.trial_id) == trial_id and run.finished]
         order = [*repeats, *own] if repeats_first else [*own, *repeats]
         return [run for run in [*order, *sorted(averages, key=rank)] if run.has_weights]
+
+    def superfluous(self, choice: ExportChosen) -> list[TrialRecord]:
+        """The runs whose weights go by this choice."""
+        if self.options.keep_checkpoints == "all":
+            return []
+        kept = {choice.run, *choice.keep}
+        ended = (run for run in self.runs if run.status != "running" and run.has_weights)
+        return [run for run in ended if run.trial_id not in kept]
 
     def repeats_of(self, trial_id: str) -> list[TrialRecord]:
         """Those of a trial's repeats that came to their end, from the lowest WER on."""
@@ -409,11 +421,8 @@ class SearchState:
 
 
 _KEPT: dict[type[Any], str] = {
-    DataPrepared: "data",
-    BaselineMeasured: "baseline",
-    TrialsOver: "over",
+    Prepared: "prepared",
     FinalRoundPlanned: "final_round",
-    FinalRoundCut: "cut",
     FinalistsCompared: "compared",
     GuardsJudged: "guards_judged",
     ExportChosen: "chosen",
@@ -432,6 +441,8 @@ def _fold(event: Event, state: SearchState, now: float) -> None:
             _begin(event, state, now)
         case TrialProposed():
             _propose(event, state)
+        case TrialsOver(final_round=final):
+            setattr(state, "cut" if final else "over", event)
         case TrialStarted() | Evaluated() | CheckpointSaved() | TrialRecovered() | TrialEnded():
             _fold_run(event, state.run(event.trial_id), state, now)
         case FinalRoundPlanned():
@@ -442,8 +453,7 @@ def _fold(event: Event, state: SearchState, now: float) -> None:
             state.guards[event.run, event.guard] = event
         case ExportChosen():
             state.beaten |= frozenset(event.beaten)
-        case WeightsDropped():
-            for run in map(state.run, event.runs):
+            for run in state.superfluous(event):
                 run.weights_dropped = True
         case SearchEnded():
             for run in state.runs:
@@ -462,8 +472,6 @@ def _fold_run(event: Event, run: TrialRecord, state: SearchState, now: float) ->
             run.add_evaluation({**event.metrics, **known}, event.stop, event.keep, event.sources)
             if run.value is not None:
                 run.first_heard.setdefault((seen, run.value), now)
-            if event.checkpoint is not None and run.value is not None:
-                run.add_saved(seen, event.checkpoint, "all")
         case CheckpointSaved():
             run.add_saved(event.samples_seen, event.checkpoint, event.keep)
         case TrialRecovered():
@@ -489,7 +497,7 @@ def _begin(event: SessionStarted, state: SearchState, now: float) -> None:
         state.created = now
     if state.over is not None and state.over.reason == "plateau":
         state.plateau_since = state.heard
-    state.session, state.over, state.cut = event, None, None
+    state.session, state.options, state.over, state.cut = event, event.options, None, None
 
 
 def _propose(event: TrialProposed, state: SearchState) -> None:
@@ -502,8 +510,7 @@ def _propose(event: TrialProposed, state: SearchState) -> None:
 
 def _end(run: TrialRecord, state: SearchState, status: Outcome, now: float) -> None:
     # A training that failed too often can be resumed, a trial of a search cannot.
-    training = state.session is not None and state.session.kind == "training"
-    run.end(status, now, resumable=training and status == "failed")
+    run.end(status, now, resumable=state.options.kind == "training" and status == "failed")
     run.session = state.session.session if state.session else 0
 
 

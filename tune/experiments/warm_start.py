@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.objectives import objective_value
-from tune.experiments.saved import Find, find_experiment, load_saved
 from tune.search.searcher import EarlierTrial
 from tune.util.errors import ExperimentError
 from tune.util.plain import restored
 
 if TYPE_CHECKING:
-    from tune.experiments.saved import SavedExperiment
-    from tune.experiments.settings import ExperimentSettings
-    from tune.experiments.storage import Storage
+    from tune.experiments.experiment import Experiment
     from tune.search.records import TrialRecord
     from tune.space.space import SearchSpace
 
@@ -89,26 +86,18 @@ class WarmStart:
         return found
 
 
-def read_warm_start(
-    name: str,
-    storage: Storage,
-    spaces: Sequence[SearchSpace],
-    ours: dict[str, Any],
-    find: Find = find_experiment,
-) -> WarmStart:
+def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict[str, Any]) -> WarmStart:
     """Take from a finished experiment what fits.
 
     Args:
-        name: the experiment.
-        storage: where it is.
+        saved: the experiment.
         spaces: what is searched now, bounds resolved: of those that may be, a trial has to fit one.
         ours: this search's settings, all of `TrainConfig`.
-        find: finds the experiment, in its end where it has one.
 
     Raises:
-        ExperimentError: there is no such experiment, it has no results, or nothing of it fits.
+        ExperimentError: it has no results, or nothing of it fits.
     """
-    saved, space = load_saved(find(name, storage)), spaces[0]
+    name, space = saved.name, spaces[0]
     theirs = saved.settings.train_config
     trials: list[EarlierTrial] = []
     outside: Counter[str] = Counter()
@@ -124,7 +113,7 @@ def read_warm_start(
         outside.update(wrong)
         if not wrong and trial.evaluations:
             value = trial.best_value if trial.status == "completed" else None
-            trials.append(EarlierTrial(params, trial.evaluations, value, _budget(trial, saved.settings)))
+            trials.append(EarlierTrial(params, trial.evaluations, value, _budget(trial, saved)))
     if not trials:
         raise ExperimentError(
             f"--warm-start {name}: none of its {len(saved.state.records)} trials fits the space"
@@ -132,18 +121,18 @@ def read_warm_start(
         )
     notes = _notes(saved, len(trials), outside, space, ours)
     return WarmStart(
-        name, trials, objective_value(saved.state.trial_base_rates), saved.settings.budget_samples, notes
+        name, trials, objective_value(saved.state.trial_base_rates), saved.settings.rungs[-1], notes
     )
 
 
-def _budget(trial: TrialRecord, settings: ExperimentSettings) -> int:
+def _budget(trial: TrialRecord, saved: Experiment) -> int:
     """Samples of a trial's full budget: a budget in steps is more of them with a larger batch."""
-    steps, batch = settings.train_config.get("max_steps"), trial.effective_batch
-    return int(steps * batch) if steps and batch else settings.budget_samples
+    steps, batch = saved.settings.train_config.get("max_steps"), trial.effective_batch
+    return int(steps * batch) if steps and batch else saved.settings.rungs[-1]
 
 
 def _notes(
-    saved: SavedExperiment, used: int, outside: Counter[str], space: SearchSpace, ours: dict[str, Any]
+    saved: Experiment, used: int, outside: Counter[str], space: SearchSpace, ours: dict[str, Any]
 ) -> list[str]:
     theirs = saved.settings.train_config
     notes = [f"warm start: {used} of the {len(saved.state.records)} trials of {saved.name} are used"]

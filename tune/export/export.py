@@ -17,9 +17,9 @@ from trainer.conversion.decoding import read_decoding
 from trainer.model.adapters import export_adapter, has_adapter
 from trainer.model.pretrained import find_model, model_path
 from trainer.scoring.objectives import objective_name
+from tune.experiments.experiment import Experiment, Find, find_experiment
+from tune.experiments.experiment_file import baseline_clips
 from tune.experiments.models import SETTINGS_FILE, exported_settings, write_exported_settings
-from tune.experiments.saved import Find, SavedExperiment, find_experiment, load_saved
-from tune.experiments.settings_file import baseline_clips
 from tune.export.formats import FormatsOutcome, add_formats, print_formats
 from tune.export.model_card import Rates, model_card
 from tune.search.finalists import objective_interval
@@ -77,7 +77,7 @@ def export_trial(
     """
     from trainer.conversion.hugging_face import write_model
 
-    saved = load_saved(find(experiment, storage))
+    saved = Experiment.read(find(experiment, storage))
     trial = _find_trial(saved, trial_id)
     config = saved.config(trial)
     tell_of(console, config.task)
@@ -143,7 +143,7 @@ def export_trial(
     return outcome
 
 
-def _find_trial(saved: SavedExperiment, trial_id: str | None) -> TrialRecord:
+def _find_trial(saved: Experiment, trial_id: str | None) -> TrialRecord:
     """The run of this name, or the best; raises `ExperimentError` where its weights are not there."""
     if trial_id is None:
         return saved.best
@@ -187,7 +187,7 @@ def _new_folder(output: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _measure(saved: SavedExperiment, exported: TrainConfig) -> tuple[Rates, tuple[str, ...]]:
+def _measure(saved: Experiment, exported: TrainConfig) -> tuple[Rates, tuple[str, ...]]:
     """Error rates by split, before and after; and the splits whose clips, texts or audio are not the search's.
 
     On these both models are measured on what is there now; else the base model's rates on validation are known.
@@ -225,7 +225,7 @@ def _interval(clips: ClipErrors | None, objective: str) -> dict[str, Any]:
     return {} if found is None else {f"{objective}_interval": list(found)}
 
 
-def _base_rates(saved: SavedExperiment) -> dict[str, Any]:
+def _base_rates(saved: Experiment) -> dict[str, Any]:
     """The base model's on validation, as the search measured them."""
     clips = baseline_clips(saved.folder.path)
     return _whole(saved.state.base_rates) | _interval(clips, saved.state.objective)
@@ -236,7 +236,7 @@ def _whole(rates: dict[str, float]) -> dict[str, Any]:
     return {**rates, "clips": int(rates["clips"])}
 
 
-def _rates_of_search(saved: SavedExperiment, trial: TrialRecord) -> Rates:
+def _rates_of_search(saved: Experiment, trial: TrialRecord) -> Rates:
     """Error rates as the search measured them: of the run that is exported on test, too."""
     before = _whole(saved.state.base_rates_for(trial))
     if before["clips"] == saved.state.base_rates["clips"]:

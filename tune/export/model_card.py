@@ -22,7 +22,7 @@ from tune.util.console import short_source
 if TYPE_CHECKING:
     from huggingface_hub import ModelCard, ModelCardData
 
-    from tune.experiments.saved import SavedExperiment
+    from tune.experiments.experiment import Experiment
     from tune.search.records import TrialRecord
 
 _TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
@@ -35,7 +35,7 @@ the low and the high end, of 95 %."""
 
 
 def model_card(
-    saved: SavedExperiment,
+    saved: Experiment,
     trial: TrialRecord,
     rates: Rates,
     window_seconds: float,
@@ -60,7 +60,7 @@ def model_card(
     from huggingface_hub import ModelCard
 
     state, config = saved.state, saved.config(trial)
-    sources, seconds = (state.data.sources, state.data.seconds) if state.data else ({}, {})
+    sources, seconds = state.data.sources, state.data.seconds
     own = [code for found in sources.values() for code in found["language"]]
     languages = list(dict.fromkeys([config.language or "en", *own]))
     standings = state.verdict.standings if state.verdict else []

@@ -18,6 +18,7 @@ from trainer.config import TrainConfig
 from trainer.data.kept_splits import SPLITS_FILE
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
+from tune.experiments.experiment import Experiment, Find, find_experiment
 from tune.experiments.mlflow_store import (
     absolute_tracking_uri,
     default_artifact_root,
@@ -25,8 +26,6 @@ from tune.experiments.mlflow_store import (
 )
 from tune.experiments.models import SETTINGS_FILE
 from tune.experiments.results import run_ids
-from tune.experiments.saved import Find, find_experiment
-from tune.experiments.settings import read_tracking_uri
 from tune.tracking.mlflow_connection import make_experiment, open_store
 from tune.util.cloud_errors import cloud_errors
 from tune.util.console import say, short_source
@@ -80,7 +79,7 @@ def register(
     experiment, run_id, root = evaluation.get("experiment"), None, None
     folder = find(experiment, storage) if experiment in storage.names() else None
     if folder is not None:
-        tracking_uri = tracking_uri or read_tracking_uri(folder)
+        tracking_uri = tracking_uri or Experiment.read(folder).tracking_uri
         run_id = run_ids(folder.path).get(str(evaluation.get("trial_id")))
         root = None if is_server(tracking_uri) else default_artifact_root(folder.path)
     uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import objective_value
-from tune.experiments.folder import EXPERIMENT_FILE
-from tune.experiments.opened import LOCK_FILE
+from tune.experiments.experiment import LOCK_FILE, no_log
+from tune.experiments.experiment import Experiment as SavedExperiment
+from tune.experiments.experiment_file import baseline_clips
 from tune.experiments.results import how_it_ended
-from tune.experiments.saved import SavedExperiment, load_saved
-from tune.experiments.settings_file import baseline_clips
 from tune.report.scales import Scale, scale_of
 from tune.search.finalists import Verdict
 from tune.search.records import TrialRecord
 from tune.util.console import short_source
-from tune.util.errors import ExperimentError
 from tune.util.files import is_locked
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ Stage = Literal["finished", "failed", "running", "interrupted", "unfinished"]
 `unfinished`: it has not ended, and nobody here can see whether a process still runs it."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class Experiment(SavedExperiment):
     """A search, or a single training; error rates in percent, times in seconds."""
 
@@ -77,8 +75,7 @@ class Experiment(SavedExperiment):
     @property
     def epoch_samples(self) -> float:
         """Samples in an epoch; 0 where nothing is known of the data."""
-        data = self.state.data
-        return (data.epoch_samples if data else 0.0) or float(self.settings.clips.get("train", 0))
+        return self.state.data.epoch_samples or float(self.settings.data.clips.get("train", 0))
 
     def budget_of(self, trial: TrialRecord) -> int:
         """Samples of a trial's own full budget."""
@@ -170,24 +167,14 @@ def load_experiment(folder: ExperimentFolder, storage_option: str = "", *, ended
     Raises:
         ExperimentError: one of its files is missing or cannot be read.
     """
-    saved = load_saved(folder)
-    known: dict[str, Any] = {
-        "trials": saved.state.session,
-        "rungs": saved.settings.rungs,
-        "clips": saved.settings.clips,
-    }
-    known["space"] = saved.is_training or saved.settings.space
-    missing = [name for name, found in {**known, "baseline": saved.state.base_rates}.items() if not found]
-    if missing:
-        path = folder.path / EXPERIMENT_FILE
-        raise ExperimentError(f"{path}: is not the file of an experiment, it has no {', '.join(missing)}")
+    saved = SavedExperiment.read(folder)
+    if saved.state.prepared is None:
+        raise no_log(folder)
     stage = _find_stage(saved, ended=ended)
     if stage not in ("running", "unfinished"):
         for run in saved.state.runs:
             _close(run)
-    return Experiment(
-        folder=folder, settings=saved.settings, state=saved.state, stage=stage, storage_option=storage_option
-    )
+    return Experiment(folder=folder, state=saved.state, stage=stage, storage_option=storage_option)
 
 
 def _find_stage(saved: SavedExperiment, *, ended: bool) -> Stage:

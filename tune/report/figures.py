@@ -103,9 +103,8 @@ def draw_curves(experiment: Experiment) -> Picture | None:
                 **pointed([_describe(trial) for _, _, trial in found]),
             )
     text = "Learning curves, from the base model on; a mark is where a trial ended. The scale below is a square root."
-    baseline = experiment.state.baseline
-    if baseline is not None and baseline.trial_clips:
-        text += f" Trials are measured on {baseline.trial_clips:,} of the validation clips, always the same."
+    if clips := experiment.state.baseline.trial_clips:
+        text += f" Trials are measured on {clips:,} of the validation clips, always the same."
     beyond = sum(any(wer > ceiling for _, wer in trial.evaluations) for trial in measured)
     if beyond:
         text += f" Curves above {ceiling:.0f} % are cut ({beyond} of {len(measured)} trials)."

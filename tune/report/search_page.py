@@ -32,7 +32,7 @@ _STATUS = {"completed": "nowrap good", "failed": "nowrap bad", "diverged": "nowr
 def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
     """The page as HTML."""
     experiment = analysis.experiment
-    created, language = experiment.settings.created, experiment.train_config.get("language")
+    created, language = experiment.created, experiment.train_config.get("language")
     lead = f"Search for fine-tuning {experiment.model} on {experiment.data}, {language} · {state_text(experiment)}"
     if created:
         lead += f" · begun {created[:16].replace('T', ' ')}"
@@ -179,7 +179,7 @@ def _guards(experiment: Experiment) -> dict[str, Any] | None:
     state, judged = experiment.state, experiment.state.guards_judged
     if judged is None:
         return None
-    names, strong = guard_names(state.asked_guards), []
+    names, strong = guard_names(state.options.guard), []
     rows: list[list[Cell | str]] = []
     for run, traded in judged.models.items():
         wer = state.run(run).best_value

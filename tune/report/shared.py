@@ -18,7 +18,7 @@ def state_text(experiment: Experiment) -> str:
     """How far it is: `finished, 32 of 32 trials ended in 3:20:11`."""
     state, trials = experiment.state, experiment.trials
     ended = sum(trial.status not in ("running", "interrupted") for trial in trials)
-    asked = state.session.trials if state.session else 0
+    asked = state.options.trials
     stage = experiment.stage.replace("unfinished", "not finished")
     text = f"{stage}, {ended} of {asked} trials ended in {clock(state.seconds)}"
     if state.end:
@@ -56,7 +56,7 @@ def shared_parts(experiment: Experiment) -> dict[str, Any]:
     settings = experiment.settings
     version = settings.versions.get("tune-whisper", "")
     now = datetime.datetime.now().astimezone()
-    clips = ", ".join(f"{count:,} {name}" for name, count in settings.clips.items())
+    clips = ", ".join(f"{count:,} {name}" for name, count in settings.data.clips.items())
     return {
         "footer": f"Written by tune-whisper {version} on {now:%Y-%m-%d at %H:%M}; this file needs nothing else.",
         "data": f"{experiment.data}: {clips} clips. {_rates_note(experiment)}",
@@ -72,7 +72,7 @@ def _rates_note(experiment: Experiment) -> str:
     try:
         known = TrainConfig.from_dict(config)
         data = experiment.state.data
-        if data is None or not data.sources:
+        if not data.sources:
             return rates_note(known)
         codes = dict.fromkeys(code for facts in data.sources.values() for code in facts["language"])
         own = [rates_note(known.replace(language=code)) for code in codes] or [rates_note(known)]

@@ -23,7 +23,7 @@ from tune.util.cloud_errors import cloud_errors
 from tune.util.errors import UserError, error_line
 
 if TYPE_CHECKING:
-    from tune.experiments.opened import OpenExperiment
+    from tune.experiments.experiment import OpenExperiment
     from tune.search.records import TrialRecord
     from tune.workers.averages import Measured
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,8 +12,8 @@ from trainer.scoring.objectives import objective_value, objective_words
 from trainer.scoring.part import chosen_clips, enough_clips
 from trainer.training.window import FRAMES_PER_SECOND, GUARD_CLIPS, varies, window_frames, window_problem
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import BaselineMeasured
-from tune.experiments.settings_file import write_baseline_clips
+from tune.experiments.events import Baseline
+from tune.experiments.experiment_file import write_baseline_clips
 from tune.runs.session import Session, finite
 from tune.util.errors import UserError, first_line
 from tune.workers.inputs import TrialInputs
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-def measure_baseline(session: Session[Any]) -> Evaluation:
-    """The base model untouched, on the validation split, kept for the log and the report.
+def measure_baseline(session: Session) -> Baseline:
+    """The base model untouched, on the validation split; its errors by clip are written for the report.
 
     Raises:
         UserError: the model cannot be used.
@@ -54,9 +55,10 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
         searched = f"; searched: {text}" if (text := session.plan.searched_rates) else ""
         session.say(f"the usual learning rate of a model with such a WER is {usual:g}{searched}")
     part = None
-    if session.plan.kind == "search" and base.max_eval_clips is None and found.utterances:
+    if not session.plan.is_training and base.max_eval_clips is None and found.utterances:
         part = enough_clips(found.utterances)
-    session.baseline = BaselineMeasured(
+    write_baseline_clips(session.plan.folder, found)
+    return Baseline(
         rates=finite(found.rates),
         trial_rates=_rates_of_trials(session, part),
         trial_clips=part,
@@ -66,11 +68,9 @@ def measure_baseline(session: Session[Any]) -> Evaluation:
         sources=found.sources,
         objective=base.objective,
     )
-    write_baseline_clips(session.plan.folder, found)
-    return found
 
 
-def _choose_window(session: Session[Any], whole: Evaluation | None) -> str:
+def _choose_window(session: Session, whole: Evaluation | None) -> str:
     """Have trainings use the model's whole window where the untouched one cannot be trusted in a shorter one.
 
     Args:
@@ -105,11 +105,11 @@ def _choose_window(session: Session[Any], whole: Evaluation | None) -> str:
         session.say(f"warning: audio_window={base.audio_window:g}: {reason}; take {better}")
     else:
         session.say(f"trainings use the whole window of {own:g} s: {reason}")
-        session.plan = session.plan.with_base(base.replace(audio_window=own))
+        session.plan = dataclasses.replace(session.plan, base=base.replace(audio_window=own))
     return problem
 
 
-def _rates_of_trials(session: Session[Any], part: int | None) -> dict[str, float]:
+def _rates_of_trials(session: Session, part: int | None) -> dict[str, float]:
     """The base model's, with which trials are compared at their rungs; none where they are measured as `rates` were.
 
     Args:
@@ -125,14 +125,14 @@ def _rates_of_trials(session: Session[Any], part: int | None) -> dict[str, float
     return finite(_measure(session, measured, "validation", clips or None).rates)
 
 
-def _frames(session: Session[Any]) -> tuple[int, int]:
+def _frames(session: Session) -> tuple[int, int]:
     """Feature frames of the model's own window, and of the trainings'."""
     full = 2 * int(load_model_config(session.plan.base).max_source_positions)
     return full, window_frames(session.plan.base, session.data, full)
 
 
 def _measure(
-    session: Session[Any], base: TrainConfig, split: str, clips: Sequence[int] | None = None
+    session: Session, base: TrainConfig, split: str, clips: Sequence[int] | None = None
 ) -> Evaluation:
     """The untouched model as these settings measure it, on some clips or all."""
     if clips is not None and len(clips) == len(session.data.splits[split]):
@@ -142,7 +142,7 @@ def _measure(
 
 
 def measure_held_out(
-    session: Session[Any], config: TrainConfig, run: TrialRecord
+    session: Session, config: TrainConfig, run: TrialRecord
 ) -> tuple[Evaluation, Evaluation] | None:
     """A run's best checkpoint, and the base model, on the test split; None where the weights cannot be had.
 
@@ -167,7 +167,7 @@ def measure_held_out(
 
 
 def measure_untouched(
-    session: Session[Any],
+    session: Session,
     inputs: TrialInputs,
     split: str,
     where: str = "",
@@ -184,7 +184,7 @@ def measure_untouched(
 
 
 def in_worker(
-    session: Session[Any], work: Callable[..., Result], inputs: TrialInputs, *arguments: object
+    session: Session, work: Callable[..., Result], inputs: TrialInputs, *arguments: object
 ) -> Result:
     """What `work(inputs, *arguments)` returns in a process with what one worker of a trial has.
 
@@ -196,7 +196,7 @@ def in_worker(
 
 
 def begin_in_worker(
-    session: Session[Any], work: Callable[..., Result], inputs: TrialInputs, *arguments: object
+    session: Session, work: Callable[..., Result], inputs: TrialInputs, *arguments: object
 ) -> Callable[[], Result]:
     """Begin what `in_worker` does; what it returns waits for the end of it, and raises the same."""
     import ray

@@ -40,7 +40,7 @@ from tune.workers.retries import ACCUMULATION, BROKEN_CHECKPOINT, MICRO_BATCH
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.report import Kept
-    from tune.experiments.opened import OpenExperiment
+    from tune.experiments.experiment import OpenExperiment
     from tune.runs.search_display import SearchDisplay
     from tune.search.records import Records, Stop
     from tune.search.scheduler import Judge
@@ -241,10 +241,10 @@ class SearchCallback(Listener, ray.tune.Callback):
             return "all"
         if not record.would_be_best(value):
             return None
-        asked = self._log.state.session
-        if asked is None or asked.keep_checkpoints == "all" or repeat:
+        asked = self._log.state.options
+        if asked.keep_checkpoints == "all" or repeat:
             return "weights"
-        wanted = max(asked.finalists, DEFAULT_COUNT if asked.guards else 0)  # guards may pass over some
+        wanted = max(asked.n_finalists, DEFAULT_COUNT if asked.guard else 0)  # guards may pass over some
         ahead = sum(
             rank(other) < value
             for other in self._records.all()

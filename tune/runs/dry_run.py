@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.data.clips import ClipTable
     from tune.cluster.resources import TrialResources
-    from tune.experiments.plan import SearchPlan
+    from tune.experiments.plan import Plan
     from tune.space.settings import SchedulerSettings
 
 _SHOWN_TRIALS = 3
@@ -89,7 +89,7 @@ def describe_cost(samples: float, seconds_per_sample: float, resources: TrialRes
     return f"{wall}, {busy * resources.gpus / 3600:.2g} GPU-hours" if resources.gpus else wall
 
 
-def show_plan(plan: SearchPlan, console: Console) -> None:
+def show_plan(plan: Plan, console: Console) -> None:
     """Print what the search would do; reads the data's tables but no audio, and writes nothing.
 
     Raises:
@@ -103,14 +103,14 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     counts = {name: len(split) for name, split in table.splits.items()}
     resources = None
     # What another cluster has shows only when it is joined.
-    if not plan.request.address and "RAY_ADDRESS" not in os.environ:
-        resources = plan.resources.fit([this_machine()])
+    if not plan.address and "RAY_ADDRESS" not in os.environ:
+        resources = plan.options.resources.fit([this_machine()])
         plan.check_fit(resources)
     tell_of(console, plan.base.task)
-    guards = load_guards(plan.base, plan.request.guard)
+    guards = load_guards(plan.base, plan.options.guard)
     for line in plan.describe():
         say(console, line)
-    for guard in plan.request.guard:
+    for guard in plan.options.guard:
         found = guards[guard.data]
         say(console, f"guard {describe_guard(guard, found.name, len(found.clips))}")
         say_notes(console, found.notes)
@@ -127,7 +127,7 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
     by_wer = plan.by_base_wer()
     _show_rates(by_wer, console)
     _show_trials(by_wer[0][1], console)
-    rungs, trials = plan.rungs(table.epoch_samples), plan.request.trials
+    rungs, trials = plan.rungs(table.epoch_samples), plan.options.trials
     say(
         console,
         f"\nbudget: {trials} trials of up to {rungs[-1]:,} samples ({rungs[-1] / table.epoch_samples:.2f} epochs), "
@@ -153,7 +153,7 @@ def show_plan(plan: SearchPlan, console: Console) -> None:
 
 
 def _show_cost(
-    plan: SearchPlan, table: ClipTable, samples: int, resources: TrialResources | None, console: Console
+    plan: Plan, table: ClipTable, samples: int, resources: TrialResources | None, console: Console
 ) -> None:
     """Time from a few real steps, where that can be measured here, and disk space."""
     from trainer.data.prepared import is_prepared
@@ -176,8 +176,8 @@ def _show_cost(
                 console,
                 f"time: {cost}, evaluations not counted ({1000 * seconds:.1f} ms a sample measured here)",
             )
-    whole, request = estimated_checkpoint_bytes(plan.base), plan.request
-    runs = request.trials + request.n_finalists * request.repeats
+    whole, options = estimated_checkpoint_bytes(plan.base), plan.options
+    runs = options.trials + options.n_finalists * options.repeats
     most = 2 * (resources.concurrent if resources else 1) * whole + runs * whole // 3
     say(
         console,
@@ -203,7 +203,7 @@ def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:
     return 1 / rate if rate else None
 
 
-def _show_rates(by_wer: Sequence[tuple[float, SearchPlan]], console: Console) -> None:
+def _show_rates(by_wer: Sequence[tuple[float, Plan]], console: Console) -> None:
     """What is searched for base models of different WERs, where that differs."""
     if len(by_wer) == 1:
         return
@@ -218,10 +218,10 @@ def _show_rates(by_wer: Sequence[tuple[float, SearchPlan]], console: Console) ->
     say(console, f"what follows is for a WER below {by_wer[0][0]:g} %")
 
 
-def _show_trials(plan: SearchPlan, console: Console) -> None:
+def _show_trials(plan: Plan, console: Console) -> None:
     say(console, "\nthe first trials:")
-    searcher = Searcher(plan.space, seed=plan.request.seed, records=Records())
-    for number in range(min(_SHOWN_TRIALS, plan.request.trials)):
+    searcher = Searcher(plan.space, seed=plan.options.seed, records=Records())
+    for number in range(min(_SHOWN_TRIALS, plan.options.trials)):
         config = searcher.suggest(f"dry-{number}")
         if config is None:  # the space holds no more points
             return

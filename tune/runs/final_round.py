@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from trainer.scoring.alignment import ClipErrors
 from trainer.training.checkpoints import CONFIG_FILE, UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned, WeightsDropped
+from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned
+from tune.experiments.experiment_file import parse_clips
 from tune.experiments.object_stores.object_store import StorageError
-from tune.experiments.settings_file import parse_clips
 from tune.search.finalists import Repeat, judge_finalists, repeat_settings
 from tune.search.records import trial_of
 from tune.util.cloud_errors import cloud_errors
@@ -21,7 +21,7 @@ from tune.util.cloud_errors import cloud_errors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tune.experiments.opened import OpenExperiment
+    from tune.experiments.experiment import OpenExperiment
     from tune.experiments.state import SearchState
     from tune.search.records import TrialRecord
 
@@ -37,12 +37,12 @@ def plan_final_round(experiment: OpenExperiment, seed: int) -> FinalRoundPlanned
         seed: with which the trials were trained, which no repeat gets.
     """
     state = experiment.log.state
-    asked = state.session
-    if asked is None or not asked.finalists or state.over is None or state.failed:
+    asked = state.options
+    if not asked.n_finalists or state.over is None or state.failed:
         return None
     if state.verdict is not None and not state.open_repeats:
         return state.final_round  # nothing has changed since they were compared
-    finalists = state.finalists(asked.finalists)
+    finalists = state.finalists(asked.n_finalists)
     wanted = repeat_settings(finalists, asked.repeats, seed)
     if not wanted:
         return None
@@ -71,16 +71,8 @@ def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> Non
     if best is None:
         return
     chosen = _choice(state, best)
-    if chosen != state.chosen:
+    if chosen != state.chosen or state.superfluous(chosen):
         log.append(chosen)
-    kept = {chosen.run, *chosen.keep}
-    going = [
-        run.trial_id
-        for run in state.runs
-        if run.status != "running" and run.has_weights and run.trial_id not in kept
-    ]
-    if going and not (state.session and state.session.keep_checkpoints == "all"):
-        log.append(WeightsDropped(runs=going))
     remove_dropped(experiment, say)
 
 
@@ -89,7 +81,7 @@ def compare(experiment: OpenExperiment) -> bool:
     log, state = experiment.log, experiment.log.state
     if state.over is None or (state.end is not None and state.end.reason == "failures"):
         return False
-    if state.final_round is not None and state.compared is None and state.session and state.session.finalists:
+    if state.final_round is not None and state.compared is None and state.options.n_finalists:
         log.append(compare_finalists(state, CheckpointFiles(experiment.folder)))
     return True
 
@@ -100,8 +92,8 @@ def _choice(state: SearchState, best: TrialRecord) -> ExportChosen:
         beaten = {standing.trial_id for standing in verdict.standings} - {verdict.winner}
         return ExportChosen(run=best.trial_id, beaten=sorted(state.beaten | beaten))
     # Finalists that could not be compared all keep their weights.
-    wanted = state.session is not None and state.session.finalists
-    finalists = list(state.final_round.finalists) if wanted and state.final_round and state.compared else []
+    wanted = state.options.n_finalists and state.final_round and state.compared
+    finalists = list(state.final_round.finalists) if wanted and state.final_round else []
     if state.chosen is not None and finalists:  # nor does the winner of an earlier round lose them so
         finalists.append(trial_of(state.chosen.run))
     keep = [

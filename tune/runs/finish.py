@@ -6,12 +6,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from tune.experiments.events import ResultsWritten, SearchEnded, TrialsOver
+from tune.experiments.experiment import OpenExperiment, find_experiment, is_running
 from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
 from tune.experiments.log import read_log
 from tune.experiments.object_stores.object_store import StorageError
-from tune.experiments.opened import OpenExperiment, is_running
 from tune.experiments.results import how_it_ended, write_results
-from tune.experiments.saved import find_experiment
 from tune.runs.final_round import choose_export, set_aside_leftovers
 from tune.util.errors import ExperimentError
 

@@ -15,7 +15,7 @@ from tune.util.errors import error_line
 
 if TYPE_CHECKING:
     from trainer.train import Evaluation
-    from tune.experiments.opened import OpenExperiment
+    from tune.experiments.experiment import OpenExperiment
     from tune.search.guards import Guard
     from tune.search.records import TrialRecord
 
@@ -43,7 +43,7 @@ def judge_guards(
     if not state.open_guards:
         return
     runs = state.guard_runs
-    wanted = [(guard, run) for guard in state.asked_guards for run in (None, *runs)]
+    wanted = [(guard, run) for guard in state.options.guard for run in (None, *runs)]
     for done, (guard, run) in enumerate(wanted):
         name, began = run.trial_id if run else None, time.time()
         show(f"{name or 'the base model'} on the guard {guard.data}", done, len(wanted))

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from trainer.scoring.objectives import objective_words
-from tune.experiments.plan import Plan
 from tune.experiments.results import source_table
 from tune.util.console import say
 
 if TYPE_CHECKING:
+    from tune.experiments.plan import Plan
     from tune.experiments.state import SearchState
     from tune.search.records import TrialRecord
 
 
-PlanT = TypeVar("PlanT", bound=Plan)
-
-
 @dataclasses.dataclass
-class Outcome(Generic[PlanT]):
+class Outcome:
     """A session that has ended. Error rates in percent."""
 
-    plan: PlanT
+    plan: Plan
     state: SearchState
     tracking_problem: str | None = None
     """What was not delivered to MLflow and the other stores, in one line."""
@@ -53,7 +50,7 @@ def print_no_gain(state: SearchState, console: Console) -> None:
         console.print(f"[yellow]{escape(state.no_gain)}[/]", soft_wrap=True)
 
 
-def print_sources(outcome: Outcome[Any], console: Console) -> None:
+def print_sources(outcome: Outcome, console: Console) -> None:
     """The rates of each of the data's sources; nothing for data without."""
     found = source_table(outcome.state, str(outcome.plan.base.language))
     if found is None:

@@ -11,7 +11,7 @@ import ray.tune.schedulers
 import ray.tune.search
 
 if TYPE_CHECKING:
-    from tune.experiments.events import FinalRoundCut, TrialsOver
+    from tune.experiments.events import TrialsOver
     from tune.experiments.log import ExperimentLog
     from tune.search.searcher import Source
 
@@ -78,7 +78,7 @@ class RayStopper(_NotPickled, ray.tune.Stopper):
     def __init__(
         self,
         log: ExperimentLog,
-        look: Callable[[float], TrialsOver | FinalRoundCut | None],
+        look: Callable[[float], TrialsOver | None],
         saving: Callable[[], bool] = lambda: False,
         problem: Callable[[], Exception | None] = lambda: None,
     ) -> None:

@@ -20,7 +20,6 @@ from tune.search.records import listed, trial_order
 from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
 
 if TYPE_CHECKING:
-    from tune.experiments.plan import SearchPlan
     from tune.search.finalists import Verdict
     from tune.search.records import Records, TrialRecord
 
@@ -134,7 +133,7 @@ def time_left(records: Records, n_trials: int, budget: int, elapsed: float) -> f
     return (to_come + running) * elapsed / seen
 
 
-def print_summary(outcome: Outcome[SearchPlan], console: Console) -> None:
+def print_summary(outcome: Outcome, console: Console) -> None:
     """Print the last table, the winner against the baseline, and the commands that come next."""
     plan, state, best = outcome.plan, outcome.state, outcome.state.best()
     console.print()
@@ -149,8 +148,8 @@ def print_summary(outcome: Outcome[SearchPlan], console: Console) -> None:
     statuses = [trial.status for trial in outcome.trials]
     asked = str(len(statuses))
     if state.something_is_left:
-        console.print(f"[yellow]interrupted[/] before all {plan.request.trials} trials had ended")
-        asked += f" of {plan.request.trials}"
+        console.print(f"[yellow]interrupted[/] before all {plan.options.trials} trials had ended")
+        asked += f" of {plan.options.trials}"
     counts = [f"{statuses.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(statuses)]
     console.print(f"trials    {asked} in {clock(state.seconds)}: {', '.join(counts)}")
     found = best is not None and best.best_value is not None
@@ -165,20 +164,20 @@ def print_summary(outcome: Outcome[SearchPlan], console: Console) -> None:
     if _is_resumable(outcome):
         say(console, f"resume    {plan.resume_command}")
     if found:
-        storage = plan.request.storage.option
+        storage = plan.storage.option
         say(console, f"report    {plan.where}/{REPORT_FOLDER}/report.html")
         say(console, f"compare   tune-whisper ui {plan.name}{storage}")
         say(console, f"export    tune-whisper export {plan.name} --output my-model{storage}")
 
 
-def _is_resumable(outcome: Outcome[SearchPlan]) -> bool:
+def _is_resumable(outcome: Outcome) -> bool:
     """Whether trials are left that more time, or a mended mistake, would bring to their end."""
     end = outcome.state.end
     cut = end is not None and end.reason in ("time_budget", "gpu_hours", "failures")
     return outcome.state.something_is_left or cut
 
 
-def _print_result(outcome: Outcome[SearchPlan], best: TrialRecord, console: Console) -> None:
+def _print_result(outcome: Outcome, best: TrialRecord, console: Console) -> None:
     """What the search came to, and by how much that is better than the untouched base model.
 
     It begins with the winner's mean: the lowest WER of several trainings, on the clips by which it was chosen, is

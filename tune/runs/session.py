@@ -8,7 +8,7 @@ import functools
 import math
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -17,19 +17,13 @@ from trainer.scoring.translation import TRANSLATE
 from tune.cluster.progress_channel import start_channel
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, check_shared, gpu_precision, joined_address, ray_session
-from tune.experiments.events import (
-    BaselineMeasured,
-    DataPrepared,
-    SearchEnded,
-    SessionStarted,
-    TrialProposed,
-)
+from tune.experiments.events import Baseline, Data, Prepared, SearchEnded, SessionStarted
+from tune.experiments.experiment import OpenExperiment
+from tune.experiments.experiment_file import DROPPED_FILE, write_experiment_file
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.mlflow_store import check_store
-from tune.experiments.opened import OpenExperiment
 from tune.experiments.plan import Plan
 from tune.experiments.results import write_results
-from tune.experiments.settings_file import DROPPED_FILE
 from tune.runs.data import (
     load_guards,
     load_table,
@@ -42,9 +36,10 @@ from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
 from tune.runs.uploader import Uploader
 from tune.tracking.sync import Sync, Target
-from tune.util.console import say, short_path, tell_of
+from tune.util.console import say, say_notes, short_path, tell_of
 from tune.util.environment import package_versions
 from tune.util.errors import ExperimentError
+from tune.util.redact import without_password
 from tune.workers.inputs import TrialInputs, shared_folders
 from tune.workers.node_copies import NodeCopies
 
@@ -57,18 +52,20 @@ if TYPE_CHECKING:
     from tune.cluster.progress_channel import ProgressChannel
     from tune.experiments.state import SearchState
 
-PlanT = TypeVar("PlanT", bound=Plan)
-
 
 @dataclasses.dataclass
-class Session(Generic[PlanT]):
+class Session:
     """A search or a training that runs in this process, whether begun or resumed."""
 
     console: Console
-    plan: PlanT
+    plan: Plan
     resources: TrialResources
     """Of a trial."""
     data: PreparedData
+    guards: Mapping[str, PreparedData]
+    """Data that is not trained on, as `--guard` names it."""
+    splits: bytes
+    """Which clip is in which split: the content of `splits.parquet`, of a new experiment; empty of a stream."""
     copies: NodeCopies | None
     """Of features and model, for other nodes; a Ray of our own has none."""
     tracking: Sync
@@ -76,17 +73,11 @@ class Session(Generic[PlanT]):
     """Ends before Ray does."""
     began: float
     """When the command began, in seconds since the epoch."""
-    guards: Mapping[str, PreparedData] = dataclasses.field(default_factory=dict)
-    """Data that is not trained on, as `--guard` names it."""
-    splits: bytes = b""
-    """Which clip is in which split: the content of `splits.parquet`, of a new experiment; empty of a stream."""
     _experiment: OpenExperiment | None = None
-    baseline: BaselineMeasured | None = None
-    """Of a new experiment, from `measure_baseline` on."""
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, plan: PlanT, console: Console, *, resumed: bool = False) -> Iterator[Session[PlanT]]:
+    def open(cls, plan: Plan, console: Console, *, resumed: bool = False) -> Iterator[Session]:
         """Check the data and the stores, start or join Ray, and prepare the data.
 
         Raises:
@@ -94,38 +85,38 @@ class Session(Generic[PlanT]):
         """
         from trainer.train import with_samples
 
-        began = time.time()
+        began, guards = time.time(), plan.options.guard
         with contextlib.ExitStack() as outer:
             tracking = outer.enter_context(Sync(target_of(plan)))
             with console.status("looking at the data and the MLflow store ..."):
                 if "mlflow" in plan.trackers:
                     check_store(plan.tracking_uri)
                 table = load_table(plan.base, augments=plan.augments)
-                guard_clips = load_guards(plan.base, plan.request.guard)
+                guard_clips = load_guards(plan.base, guards)
                 say_disk_needed(plan.base, table, guard_clips, console, augments=plan.augments)
-            outer.enter_context(ray_session(console, plan.request.address))
+            outer.enter_context(ray_session(console, plan.address))
             stack = outer.enter_context(contextlib.ExitStack())
-            if plan.request.storage.folder is not None:
-                check_shared(plan.request.storage.folder, plan.request.storage.text)
+            if plan.storage.folder is not None:
+                check_shared(plan.storage.folder, plan.storage.text)
             tell_of(console, plan.base.task)
-            resources = plan.resources.fit(alive_nodes())
+            resources = plan.options.resources.fit(alive_nodes())
             plan.check_fit(resources)
             for line in plan.describe(resources):
                 say(console, line)
-            if plan.kind == "search" and plan.base.task != TRANSLATE:
+            if not plan.is_training and plan.base.task != TRANSLATE:
                 say(console, what_clips_show(plan.base, table))
             data = prepare_features(plan.base, console, table, augments=plan.augments)
             splits = b"" if resumed or data.stream else data.encode_splits(table)
             del table  # of a million clips it takes gigabytes
             plan = dataclasses.replace(plan, base=with_samples(plan.base, data.stream))
-            guards = prepare_guards(plan.base, plan.request.guard, guard_clips, console)
+            prepared = prepare_guards(plan.base, guards, guard_clips, console)
             copies = None
-            if joined_address(plan.request.address) != "local":
+            if joined_address(plan.address) != "local":
                 folders = shared_folders(plan.base, data, augments=plan.augments)
-                folders += [each.folder for each in guards.values()]
+                folders += [each.folder for each in prepared.values()]
                 with console.status("bringing features to the storage ..."):
-                    copies = NodeCopies.keep(plan.request.storage, folders)
-            yield cls(console, plan, resources, data, copies, tracking, stack, began, guards, splits)
+                    copies = NodeCopies.keep(plan.storage, folders)
+            yield cls(console, plan, resources, data, prepared, splits, copies, tracking, stack, began)
 
     @property
     def experiment(self) -> OpenExperiment:
@@ -136,11 +127,19 @@ class Session(Generic[PlanT]):
     @property
     def state(self) -> SearchState:
         """What the log says so far."""
-        return self.experiment.log.state
+        return self.experiment.state
 
     def say(self, text: str) -> None:
         """Print one line."""
         say(self.console, text)
+
+    @functools.cached_property
+    def base(self) -> TrainConfig:
+        """What repeats share and measurements use; trials but for their window. Known once the experiment has begun."""
+        assert self.state.prepared is not None
+        if self.plan.is_training:
+            return self.plan.base
+        return self.plan.base.replace(evaluate_at=self.state.prepared.rungs)
 
     @functools.cached_property
     def precision(self) -> str:
@@ -155,16 +154,13 @@ class Session(Generic[PlanT]):
         return found
 
     @functools.cached_property
-    def _stored(self) -> ObjectRef[PreparedData]:
+    def _stored(self) -> dict[str | None, ObjectRef[PreparedData]]:
+        """The data in Ray's object store, and that of guards by their names."""
         import ray
 
-        return ray.put(self.data)
-
-    @functools.cached_property
-    def _stored_guards(self) -> dict[str, ObjectRef[PreparedData]]:
-        import ray
-
-        return {name: ray.put(data) for name, data in self.guards.items()}
+        every: dict[str | None, PreparedData] = {None: self.data}
+        every.update(self.guards)
+        return {name: ray.put(data) for name, data in every.items()}
 
     @functools.cached_property
     def channel(self) -> ActorHandle[ProgressChannel]:
@@ -175,52 +171,68 @@ class Session(Generic[PlanT]):
         """What the processes of a training are given; with a `guard` its data in place of the session's."""
         return TrialInputs(
             config=config.replace(precision=self.precision) if config.precision == "auto" else config,
-            data=self._stored if guard is None else self._stored_guards[guard],
+            data=self._stored[guard],
             copies=self.copies,
             cpus=self.resources.cpus_per_worker,
             gpus=self.resources.gpus_per_worker,
         )
 
     @contextlib.contextmanager
-    def new_experiment(self) -> Iterator[OpenExperiment]:
+    def new_experiment(self) -> Iterator[None]:
         """Make the experiment's folder with its log; where the block fails, nothing of them is left.
 
-        The stores are opened meanwhile, for which `begin` waits.
-
         Raises:
-            UserError: the folder cannot be made.
+            UserError: the folder cannot be made, or a store refuses.
         """
         plan, data = self.plan, self.data
         with _new_folder(plan):
             self._experiment = experiment = OpenExperiment(plan.experiment_folder)
             self.stack.callback(experiment.close)
-            self._connect()
+            self.tracking.start()  # the stores are opened meanwhile
             try:
                 if self.splits:
                     (plan.folder / SPLITS_FILE).write_bytes(self.splits)
                 if data.drops:
                     data.write_dropped(plan.folder / DROPPED_FILE)
                     self.say(f"the dropped clips are listed in {short_path(plan.folder / DROPPED_FILE)}")
-                yield experiment
+                yield
             except BaseException:
                 self.tracking.stop()  # it may still be writing there
                 raise
-            self._follow()
+        self._follow()
 
-    def begin(self, *more: TrialProposed) -> None:
-        """Write down with what the new experiment begins, once `experiment.yaml` is there.
+    def begin(self, baseline: Baseline, rungs: tuple[int, ...]) -> None:
+        """Write down with what the new experiment begins.
+
+        Args:
+            baseline: the base model's rates.
+            rungs: samples seen at which trials are measured.
 
         Raises:
             TrackingError: a store refuses.
         """
-        assert self.baseline is not None
-        self._wait_for_stores()
-        self.experiment.log.append(
-            session_started(self, self.experiment),
-            data_prepared(self.data, self.plan.base.weights),
-            self.baseline,
-            *more,
+        plan, data = self.plan, self.data
+        prepared = Prepared(
+            train_config=(plan.base if plan.is_training else plan.base.replace(evaluate_at=rungs)).to_dict(),
+            space={} if plan.is_training else plan.space.to_dict(),
+            rungs=rungs,
+            trials_full_window=plan.whole_window_trials,
+            resources=self.resources,
+            data=data_of(data, plan.base.weights),
+            baseline=baseline,
+            dropped=data.drop_counts(),
+            notes=tuple(data.notes),
+            versions=package_versions(),
         )
+        if plan.space.source_text:
+            (plan.folder / "space.yaml").write_text(plan.space.source_text, encoding="utf-8")
+        if plan.warm_start:
+            plan.warm_start.save(plan.folder)
+            say_notes(self.console, plan.warm_start.notes)
+        started = self._started()
+        write_experiment_file(dataclasses.replace(plan, options=started.options), prepared)
+        self._wait_for_stores()
+        self.experiment.log.append(started, prepared)
 
     def go_on(self, experiment: OpenExperiment) -> None:
         """Take up an experiment of an earlier session.
@@ -229,20 +241,21 @@ class Session(Generic[PlanT]):
             UserError: its data is another now, or a store refuses.
         """
         self._experiment = experiment
-        check_same_data(self.plan.name, experiment, self.data)
-        check_same_guards(self.plan.name, experiment, self.guards)
-        self._connect()
+        check_same_data(experiment, self.data)
+        check_same_guards(experiment, self.guards)
+        self.tracking.start()
         self._wait_for_stores()
-        experiment.log.append(session_started(self, experiment))
+        experiment.log.append(self._started())
         self._follow()
 
-    def finish(self) -> Outcome[PlanT]:
+    def finish(self) -> Outcome:
         """Results, report and the end of the session in the log; then wait, not for ever, for the stores."""
-        finish(self.experiment, self.say, storage_option=self.plan.request.storage.option)
+        finish(self.experiment, self.say, storage_option=self.plan.storage.option)
         return Outcome(self.plan, self.state, sync_the_rest(self.tracking, self.experiment, self.console))
 
-    def _connect(self) -> None:
-        self.tracking.start()
+    def _started(self) -> SessionStarted:
+        last = self.state.session
+        return session_started(self.plan, self.resources, self.precision, self.began, last)
 
     def _wait_for_stores(self) -> None:
         with self.console.status("opening the MLflow store ..."):
@@ -259,11 +272,27 @@ class Session(Generic[PlanT]):
         uploader.start()
 
 
+def session_started(
+    plan: Plan, resources: TrialResources, precision: str, began: float, last: SessionStarted | None
+) -> SessionStarted:
+    """What a session was asked for, `last` being the one before; `began` in seconds since the epoch."""
+    uri = plan.options.tracking_uri
+    kept = None if uri is None else without_password(plan.tracking_uri)
+    return SessionStarted(
+        session=last.session + 1 if last else 1,
+        began=began,
+        options=dataclasses.replace(plan.options, tracking_uri=kept),
+        gpus_per_trial=resources.gpus,
+        precision=precision,
+        package=package_versions().get("tune-whisper", ""),
+    )
+
+
 def target_of(plan: Plan) -> Target:
     """Where the log of a session goes."""
     return Target(
         folder=plan.experiment_folder,
-        option=plan.request.storage.option,
+        option=plan.storage.option,
         stores=plan.trackers,
         tracking_uri=plan.tracking_uri,
     )
@@ -274,25 +303,11 @@ def sync_the_rest(tracking: Sync, experiment: OpenExperiment, console: Console) 
     with console.status("syncing the stores ..."):
         problem = tracking.finish()
     try:
-        write_results(experiment.folder, experiment.log.state)
+        write_results(experiment.folder, experiment.state)
     except OSError as error:
         told = f"{experiment.folder.path / RESULTS_FILE}: cannot be written again: {error.strerror}"
         problem = f"{problem}; {told}" if problem else told
     return problem
-
-
-def session_started(session: Session[Any], experiment: OpenExperiment) -> SessionStarted:
-    """What the session was asked for."""
-    plan, last = session.plan, experiment.log.state.session
-    return SessionStarted(
-        session=last.session + 1 if last else 1,
-        began=session.began,
-        kind=plan.kind,
-        **plan.asked,
-        gpus_per_trial=session.resources.gpus,
-        precision=session.precision,
-        package=package_versions().get("tune-whisper", ""),
-    )
 
 
 def finite(rates: dict[str, float]) -> dict[str, float]:
@@ -300,15 +315,15 @@ def finite(rates: dict[str, float]) -> dict[str, float]:
     return {name: float(rate) for name, rate in rates.items() if math.isfinite(rate)}
 
 
-def data_prepared(data: PreparedData, weights: Mapping[str, float] | None = None) -> DataPrepared:
-    """Which clips the experiment is about; `weights` are those of sources that its settings give."""
+def data_of(data: PreparedData, weights: Mapping[str, float] | None = None) -> Data:
+    """Which clips an experiment is about; `weights` are those of sources that its settings give."""
     seconds = {name: [split.seconds(i) for i in range(len(split))] for name, split in data.splits.items()}
     digests = {name: split.digest() for name, split in data.splits.items()}
     totals = {name: sum(lengths) for name, lengths in seconds.items()}
     if data.stream:
         digests["train"] = data.stream.digest()
         totals["train"] = data.stream.n_clips * data.stream.mean_seconds
-    return DataPrepared(
+    return Data(
         features_key=data.folder.name,
         clips=data.clips,
         splits=digests,
@@ -338,13 +353,13 @@ def _sources(data: PreparedData, weights: Mapping[str, float]) -> dict[str, dict
     return found
 
 
-def check_same_data(name: str, experiment: OpenExperiment, data: PreparedData) -> None:
+def check_same_data(experiment: OpenExperiment, data: PreparedData) -> None:
     """Raise `ExperimentError` where the data is another than that with which the experiment began.
 
     Its place may have changed, as on another machine: clips, texts and lengths count.
     """
-    before, now = experiment.log.state.data, data_prepared(data)
-    if before is None or before.splits == now.splits:
+    name, before, now = experiment.name, experiment.settings.data, data_of(data)
+    if before.splits == now.splits:
         return
     told = []
     for split in dict.fromkeys((*before.splits, *now.splits)):
@@ -364,17 +379,17 @@ def check_same_data(name: str, experiment: OpenExperiment, data: PreparedData) -
     )
 
 
-def check_same_guards(name: str, experiment: OpenExperiment, guards: Mapping[str, PreparedData]) -> None:
+def check_same_guards(experiment: OpenExperiment, guards: Mapping[str, PreparedData]) -> None:
     """Raise `ExperimentError` where a guard was measured on other clips or texts than it has now."""
-    for (_, guard), before in experiment.log.state.guards.items():
+    for (_, guard), before in experiment.state.guards.items():
         if (
             before.rates
             and guard in guards
             and before.clips_digest != guards[guard].splits["validation"].digest()
         ):
             raise ExperimentError(
-                f"--resume {name}: the guard {guard} has other clips or texts than when models were measured on it; "
-                "bring the old data back or start a new search"
+                f"--resume {experiment.name}: the guard {guard} has other clips or texts than when models were "
+                "measured on it; bring the old data back or start a new search"
             )
 
 
@@ -384,7 +399,7 @@ def _told_if_broken(experiment: OpenExperiment) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        state = experiment.log.state
+        state = experiment.state
         if experiment.problem is None and state.ended is None and not state.written:
             status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             experiment.log.append(SearchEnded(status=status, text=type(error).__name__))  # type: ignore[arg-type]
@@ -398,7 +413,7 @@ def _new_folder(plan: Plan) -> Iterator[None]:
     try:
         plan.folder.mkdir(parents=True)
     except OSError as error:
-        where = f"--storage {plan.request.storage.text}"
+        where = f"--storage {plan.storage.text}"
         raise ExperimentError(f"{where}: cannot make {plan.folder}: {error.strerror}") from error
     try:
         yield

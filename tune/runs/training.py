@@ -1,94 +1,33 @@
-"""One training outside any search, from its plan to its results: baseline, workers on Ray Train, and what they tell."""
+"""One training outside any search: its workers on Ray Train, and what they tell."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import signal
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
 from rich.markup import escape
 
 from trainer.report import Decision
 from trainer.scoring.objectives import objective_value
 from tune.cluster.progress_channel import FAILED, ProgressReader
-from tune.experiments.events import TrialEnded, TrialProposed, TrialStarted
-from tune.experiments.settings_file import write_training_file
-from tune.experiments.training_plan import TRIAL, TrainPlan
-from tune.runs.baseline import measure_baseline
+from tune.experiments.events import TrialEnded, TrialStarted
+from tune.experiments.plan import TRIAL
 from tune.runs.callback import Listener
-from tune.runs.outcome import Outcome
-from tune.runs.session import Session
 from tune.runs.training_display import ERROR_FILE, TrainDisplay
 from tune.util.errors import error_line
-from tune.workers.ray_train import fit, remove_scratch
+from tune.workers.ray_train import fit
 
 if TYPE_CHECKING:
     from trainer.report import Kept
-    from tune.runs.resume import Resumed
+    from tune.runs.session import Session
     from tune.search.records import TrialRecord
 
 
-def run_training(plan: TrainPlan, console: Console) -> Outcome[TrainPlan]:
-    """Run the planned training; everything it leaves is in `plan.experiment_folder`.
-
-    Raises:
-        UserError: the data, the cluster or the tracking store cannot be used; nothing is left behind.
-    """
-    from trainer.train import plan_batches
-
-    with _scratch_removed(plan), Session.open(plan, console) as session:
-        points = plan_batches(session.plan.base, session.data.train).points
-        with session.new_experiment():
-            measure_baseline(session)
-            plan = session.plan
-            write_training_file(plan, points, session.data, session.resources)
-            batch = plan.base.effective_batch_size
-            session.begin(TrialProposed(trial_id=TRIAL, config=plan.trial_config, effective_batch=batch))
-        train_on_ray(session, points)
-        return session.finish()
-
-
-def resume_training(resumed: Resumed[TrainPlan], console: Console) -> Outcome[TrainPlan]:
-    """Go on with an interrupted or failed training from its last checkpoint.
-
-    Raises:
-        UserError: the data, the cluster or the tracking store cannot be used; the experiment stays as it is.
-    """
-    plan, experiment = resumed.plan, resumed.experiment
-    with (
-        contextlib.closing(experiment),
-        _scratch_removed(plan),
-        Session.open(plan, console, resumed=True) as session,
-    ):
-        session.go_on(experiment)
-        record = session.state.records[TRIAL]
-        session.say(
-            f"the training goes on after epoch {record.checkpoint_epoch:.2f}"
-            if record.checkpoints
-            else "the training starts again"
-        )
-        train_on_ray(session, resumed.settings.rungs)
-        return session.finish()
-
-
-@contextlib.contextmanager
-def _scratch_removed(plan: TrainPlan) -> Iterator[None]:
-    """In the end, when Ray is gone, what killed workers have left goes."""
-    try:
-        yield
-    finally:
-        remove_scratch(plan.experiment_folder)
-
-
-def train_on_ray(session: Session[TrainPlan], points: tuple[int, ...]) -> None:
-    """The workers, until they have ended, failed too often or are interrupted; the log tells what came of them.
-
-    `points` are the samples seen at which the training is evaluated.
-    """
+def train_on_ray(session: Session) -> None:
+    """The workers, until they have ended, failed too often or are interrupted; the log tells what came of them."""
     plan, log, state = session.plan, session.experiment.log, session.state
+    points = session.experiment.settings.rungs
     session.say(f"{points[-1]:,} samples; evaluations at {', '.join(f'{point:,}' for point in points)}\n")
     log.append(TrialStarted(trial_id=TRIAL, folder=TRIAL))
     with TrainDisplay(
@@ -115,10 +54,10 @@ class TrainingWatch(Listener):
     _called = "the training"
     _not_kept = "losses between evaluations are not kept"
 
-    def __init__(self, session: Session[TrainPlan], display: TrainDisplay) -> None:
-        super().__init__(session.experiment, session.experiment.log.state.records, display)
+    def __init__(self, session: Session, display: TrainDisplay) -> None:
+        super().__init__(session.experiment, session.state.records, display)
         self._display = display
-        self._failures, self._max_failures = 0, session.plan.request.max_failures
+        self._failures, self._max_failures = 0, session.plan.options.max_failures
         self.error: str | None = None
         """The last failure, whole."""
 
@@ -172,7 +111,7 @@ class TrainingWatch(Listener):
         return decision
 
 
-def _fit(session: Session[TrainPlan], watch: TrainingWatch) -> Literal["completed", "failed", "interrupted"]:
+def _fit(session: Session, watch: TrainingWatch) -> Literal["completed", "failed", "interrupted"]:
     """Train, in a process of its own that can be left at any moment: a thread of this one that waits in Ray's core
     crashes where Ray is shut down.
 
@@ -192,7 +131,7 @@ def _fit(session: Session[TrainPlan], watch: TrainingWatch) -> Literal["complete
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     failure, interrupted = None, False
     try:
-        training = remote.remote(inputs, channel, session.resources, folder, plan.request.max_failures)
+        training = remote.remote(inputs, channel, session.resources, folder, plan.options.max_failures)
         while not ray.wait([training], timeout=0.5)[0]:
             # Where it is Ray's, the workers know it too.
             if reader.error is not None and not isinstance(reader.error, ray.exceptions.RayError):

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
-from tune.experiments.training_plan import TRIAL, TrainPlan
+from tune.experiments.plan import TRIAL
 from tune.runs.outcome import Outcome, print_no_gain, print_sources
 from tune.util.console import LiveDisplay, clock, say, short_path, short_value
 from tune.util.errors import error_line
@@ -88,15 +88,15 @@ class TrainDisplay(LiveDisplay):
         return (self._budget - record.samples_now) * pace
 
 
-def print_training_summary(outcome: Outcome[TrainPlan], console: Console) -> None:
+def print_training_summary(outcome: Outcome, console: Console) -> None:
     """Print how it ended, WER before and after, and the commands that come next."""
     plan, record, baseline = outcome.plan, outcome.trials[0], objective_value(outcome.state.base_rates)
-    name, storage = plan.name, plan.request.storage.option
+    name, storage = plan.name, plan.storage.option
     console.print()
     print_no_gain(outcome.state, console)
     if outcome.state.something_is_left:
         say(console, f"interrupted at epoch {record.epoch:.2f}; go on with it:")
-        say(console, f"resume    tune-whisper train --resume {name}{storage}")
+        say(console, f"resume    {plan.resume_command}")
     elif record.status == "diverged":
         console.print(
             f"[red]diverged[/] after {record.samples_seen:,} samples: the loss is no finite number; lower the "
@@ -107,7 +107,7 @@ def print_training_summary(outcome: Outcome[TrainPlan], console: Console) -> Non
         error = error_line(record.error or "").rstrip(".")
         where = short_path(plan.folder / ERROR_FILE)
         console.print(f"[red]failed[/]: {escape(error)}; all of it is in {escape(where)}", soft_wrap=True)
-        say(console, f"resume    tune-whisper train --resume {name}{storage}")
+        say(console, f"resume    {plan.resume_command}")
     else:
         say(
             console,

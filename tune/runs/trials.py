@@ -17,7 +17,7 @@ from tune.cluster.progress_channel import ProgressReader
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, head_watched, joined_address
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import FinalRoundCut, FinalRoundPlanned, TrialsOver
+from tune.experiments.events import FinalRoundPlanned, TrialsOver
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.runs.callback import SearchCallback
 from tune.runs.ray_tune import RayScheduler, RaySearcher, RayStopper
@@ -28,8 +28,7 @@ from tune.workers.trainable import make_trainable
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
-    from tune.experiments.opened import OpenExperiment
-    from tune.experiments.plan import SearchPlan
+    from tune.experiments.experiment import OpenExperiment
     from tune.runs.search_display import SearchDisplay
     from tune.runs.session import Session
     from tune.search.records import Records
@@ -42,7 +41,7 @@ _COUNT_SECONDS = 2.0
 class TrialRunner:
     """Runs trainings of a search through Ray Tune: its trials, and the repeats of the best of them."""
 
-    session: Session[SearchPlan]
+    session: Session
     config: TrainConfig
     """Of these trainings, but for the settings of each."""
     window_ratio: float
@@ -59,13 +58,13 @@ class TrialRunner:
         budget = budget_samples(self.config, self.session.data.train.epoch_samples)
         rates, rungs = state.trial_base_rates, self.config.evaluate_at or ()
         judge = Judge(plan.space.scheduler, rungs, records, objective_value(rates), rates.get("loss"))
-        left = plan.request.trials - sum(record.status != "running" for record in records.all())
+        left = plan.options.trials - sum(record.status != "running" for record in records.all())
         searcher = None
         if left:
             callback = self._callback(records, judge, display)
             searcher = Searcher(
                 plan.space,
-                seed=plan.request.seed,
+                seed=plan.options.seed,
                 records=records,
                 capacity=self._capacity,
                 proposed=callback.proposed,
@@ -90,22 +89,22 @@ class TrialRunner:
 
     def trials_over(self, now: float) -> TrialsOver | None:
         """What ends the trials, with the finalists' share kept back; `now` in seconds since the epoch."""
-        request, state = self.session.plan.request, self.session.state
-        runs = request.n_finalists * request.repeats
+        options, state = self.session.plan.options, self.session.state
+        runs = options.n_finalists * options.repeats
         slots = self.session.resources.concurrent
         seconds, hours = final_round_cost(
-            state.records, runs, slots, self.window_ratio, request.measured_after
+            state.records, runs, slots, self.window_ratio, options.measured_after
         )
         spent = self._spent(now, reserved_seconds=seconds, reserved_hours=hours)
-        end = reached(request.budgets, spent, state.records, state.repeats)
+        end = reached(options.budgets, spent, state.records, state.repeats)
         return TrialsOver(reason=end.reason, text=end.text) if end else None
 
-    def final_round_cut(self, now: float) -> FinalRoundCut | None:
+    def final_round_cut(self, now: float) -> TrialsOver | None:
         """What cuts the final round short: nothing is kept back any more, and a plateau was for the trials."""
         state = self.session.state
-        budgets = dataclasses.replace(self.session.plan.request.budgets, plateau_trials=None)
+        budgets = dataclasses.replace(self.session.plan.options.budgets, plateau_trials=None)
         end = reached(budgets, self._spent(now), state.records, state.repeats, final_round=True)
-        return FinalRoundCut(reason=end.reason, text=end.text) if end else None
+        return TrialsOver(final_round=True, reason=end.reason, text=end.text) if end else None
 
     def _spent(self, now: float, **reserved: float) -> Spent:
         state = self.session.state
@@ -126,7 +125,7 @@ class TrialRunner:
         left: int,
         callback: SearchCallback,
         source: Source,
-        look: Callable[[float], TrialsOver | FinalRoundCut | None],
+        look: Callable[[float], TrialsOver | None],
     ) -> None:
         if not left:
             return
@@ -165,14 +164,14 @@ class TrialRunner:
                 **plan.experiment_folder.ray_storage(),
                 callbacks=[callback],
                 stop=stopper,
-                failure_config=ray.tune.FailureConfig(max_failures=plan.request.max_failures),
+                failure_config=ray.tune.FailureConfig(max_failures=plan.options.max_failures),
                 verbose=0,
             ),
         )
         reader.start()
         advice = f"the search goes on from where it was with {plan.resume_command}"
         try:
-            with head_watched(advice, own=joined_address(plan.request.address) == "local"):
+            with head_watched(advice, own=joined_address(plan.address) == "local"):
                 tuner.fit()
         except (
             ray.tune.TuneError
@@ -196,12 +195,12 @@ class TrialRunner:
 
     @functools.cached_property
     def _capacity(self) -> Callable[[], int]:
-        return _capacity(self.session.resources, self.session.plan.request.max_concurrent)
+        return _capacity(self.session.resources, self.session.plan.options.max_concurrent)
 
 
 def folder_suffix(experiment: OpenExperiment) -> str:
     """What follows a trial's number in its folder's name: another for each session, as Ray counts anew."""
-    session = experiment.log.state.session
+    session = experiment.state.session
     return "" if session is None or session.session == 1 else f"-{session.session}"
 
 

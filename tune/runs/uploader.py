@@ -11,7 +11,7 @@ from tune.experiments.object_stores.object_store import StorageError
 from tune.util.errors import ExperimentError
 
 if TYPE_CHECKING:
-    from tune.experiments.opened import OpenExperiment
+    from tune.experiments.experiment import OpenExperiment
 
 UPLOAD_SECONDS = 5.0
 """Between two looks for what has changed."""

@@ -51,7 +51,9 @@ class SearchSpace:
     """A validated search space. `None` as a learning rate is `auto`, until `resolve` puts in the number."""
 
     ranges: dict[str, tuple[Parameter, ...]]
-    """The searched fields of `TrainConfig`, at least one, each with its ranges: the first whose `when` holds counts."""
+    """The searched fields of `TrainConfig`, each with its ranges: the first whose `when` holds counts. A space file has
+    at least one, a single training none.
+    """
     fixed: dict[str, Any]
     """Fields of `TrainConfig` with one value for all trials."""
     try_first: list[dict[str, Any]]
@@ -349,6 +351,12 @@ def parse_space(text: str, path: Path, overrides: Mapping[str, Any] | None = Non
         raise SpaceError("\n".join(lines + override_problems))
     points = _without_doubles(read.points)
     return SearchSpace(read.ranges, read.fixed, points, read.scheduler, read.searcher, path, text, read.lines)
+
+
+def space_of_one(settings: Mapping[str, Any]) -> SearchSpace:
+    """The space of a single training, in which nothing is searched."""
+    nowhere = Path("settings")
+    return SearchSpace({}, dict(settings), [], SchedulerSettings(), SearcherSettings(), nowhere, "")
 
 
 def _find(name_or_path: str) -> Path:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from trainer.scoring.objectives import words
 from tune.experiments.events import ResultsWritten
 from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, default_artifact_root, is_server
+from tune.experiments.plan import TRIAL
 from tune.experiments.results import REPORT_FOLDER
-from tune.experiments.training_plan import TRIAL
 from tune.tracking.mlflow_connection import make_experiment, open_store, store_errors
 from tune.tracking.mlflow_runs import (
     BEST,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-    from tune.experiments.saved import SavedExperiment
+    from tune.experiments.experiment import Experiment
     from tune.search.records import TrialRecord
 
 POSITION = "tune_whisper.delivered"
@@ -190,7 +190,7 @@ class MlflowStore(Store):
         run.params |= params.keys()
         run.status, run.end_ms = ended
 
-    def _show(self, saved: SavedExperiment, experiment_id: str) -> None:
+    def _show(self, saved: Experiment, experiment_id: str) -> None:
         """Let the page of the experiment show what is searched."""
         session, trials, space = saved.state.session, saved.state.records.all(), saved.space
         settings = list(space.parameters) if space else [name for trial in trials for name in trial.config]
@@ -200,7 +200,7 @@ class MlflowStore(Store):
             self._client.set_experiment_tag(experiment_id, TRIALS_VIEW_TAG, view)
             self._view = view
 
-    def _upload(self, own: HeldRun, saved: SavedExperiment) -> None:
+    def _upload(self, own: HeldRun, saved: Experiment) -> None:
         folder = saved.folder.path
         for path in (folder / name for name in _FILES):
             if path.is_file():

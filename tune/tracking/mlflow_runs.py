@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 from trainer.scoring.objectives import named_rates, objective_value
 from tune.experiments.events import (
     RATES,
-    BaselineMeasured,
     Entry,
     Evaluated,
     HeldOutMeasured,
+    Prepared,
     TrialProposed,
 )
-from tune.experiments.training_plan import TRIAL
+from tune.experiments.plan import TRIAL
 from tune.search.records import TrialRecord, role_of
 from tune.tracking.mlflow_texts import search_note, training_note, trial_note
 from tune.util.console import key_settings
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
-    from tune.experiments.saved import SavedExperiment
+    from tune.experiments.experiment import Experiment
 
 EXPERIMENT_KEY = "tune_whisper.experiment"
 """Tag of a search's run by which it is found: when its first session began, in seconds since the epoch."""
@@ -75,7 +75,7 @@ def run_name(record: TrialRecord) -> str:
     return f"{record.trial_id} {what}"
 
 
-def trial_run(record: TrialRecord, saved: SavedExperiment, *, new: bool = True) -> RunContent:
+def trial_run(record: TrialRecord, saved: Experiment, *, new: bool = True) -> RunContent:
     """The run of a trial, repeat or average; without params unless it is `new`."""
     state, base = saved.state, saved.settings.base
     status = "interrupted" if record.status == "running" and state.ended else record.status
@@ -97,7 +97,7 @@ def trial_run(record: TrialRecord, saved: SavedExperiment, *, new: bool = True) 
     return run
 
 
-def own_run(saved: SavedExperiment, option: str) -> RunContent:
+def own_run(saved: Experiment, option: str) -> RunContent:
     """The experiment's own run.
 
     Args:
@@ -154,16 +154,16 @@ def _own_params(record: TrialRecord, base: TrainConfig) -> dict[str, str]:
     return {key: text for key, text in params.items() if key in record.config or shared.get(key) != text}
 
 
-def _shared_params(saved: SavedExperiment) -> dict[str, str]:
+def _shared_params(saved: Experiment) -> dict[str, str]:
     """Params of the experiment's run: all settings that its trials share, and what is searched."""
     base, space, settings = saved.settings.base, saved.space, saved.settings
     if space is None:
         return _param_texts({**base.to_dict(), "effective_batch_size": base.effective_batch_size})
-    asked, resources = saved.state.session, settings.resources
+    options, resources = saved.state.options, settings.resources
     return _param_texts(
         {
-            "trials": asked.trials if asked else None,
-            "seed": settings.seed,
+            "trials": options.trials,
+            "seed": options.seed,
             "space": space.path.name,
             "gpus_per_trial": f"{resources.gpus:g}",
             "cpus_per_trial": f"{resources.cpus:g}",
@@ -181,7 +181,7 @@ def _param_texts(params: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _results(record: TrialRecord, saved: SavedExperiment) -> list[Metric]:
+def _results(record: TrialRecord, saved: Experiment) -> list[Metric]:
     session, name, best = saved.state.session, saved.state.objective, record.best_value
     baseline = objective_value(saved.state.base_rates_for(record))
     metrics: dict[str, float | None] = {SAMPLES: record.samples_seen, SECONDS: round(record.seconds, 1)}
@@ -203,7 +203,7 @@ def points(metrics: Mapping[str, float | None], step: int, time: float) -> list[
 
 
 def event_points(
-    entries: Sequence[Entry], saved: SavedExperiment, after: int = 0
+    entries: Sequence[Entry], saved: Experiment, after: int = 0
 ) -> dict[str | None, list[Metric]]:
     """The points of all events behind number `after`, by trial or repeat; None is the experiment's own run.
 
@@ -223,9 +223,9 @@ def event_points(
 
     for entry in entries:
         event, time = entry.event, entry.time
-        if isinstance(event, BaselineMeasured):
-            log(None, {f"baseline_{name}": rate for name, rate in event.rates.items()}, 0)
-            log(None, named_rates(event.sources, "baseline_"), 0)
+        if isinstance(event, Prepared):
+            log(None, {f"baseline_{name}": rate for name, rate in event.baseline.rates.items()}, 0)
+            log(None, named_rates(event.baseline.sources, "baseline_"), 0)
         elif isinstance(event, TrialProposed):
             trials += event.kind == "trial"
         elif isinstance(event, HeldOutMeasured):

@@ -12,11 +12,11 @@ from tune.util.errors import error_line
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
-    from tune.experiments.saved import SavedExperiment
+    from tune.experiments.experiment import Experiment
     from tune.search.records import TrialRecord
 
 
-def search_note(saved: SavedExperiment, option: str) -> str:
+def search_note(saved: Experiment, option: str) -> str:
     """What is searched, as Markdown; once a session has ended, what came of it.
 
     Args:
@@ -38,7 +38,7 @@ def search_note(saved: SavedExperiment, option: str) -> str:
     return _note([*_headline(saved), course], saved.base, commands, option)
 
 
-def training_note(saved: SavedExperiment, option: str) -> str:
+def training_note(saved: Experiment, option: str) -> str:
     """The same of a single training."""
     state, what = saved.state, f"One training of {_what(saved.base)}, outside a search"
     if state.ended is None:
@@ -68,7 +68,7 @@ def trial_note(record: TrialRecord) -> str:
     return f"{word}: WER {record.value:.2f} % at {record.samples_seen:,} samples{best}."
 
 
-def _headline(saved: SavedExperiment) -> list[str]:
+def _headline(saved: Experiment) -> list[str]:
     """What a search came to; how sure that is, its report says."""
     state, best, wer = saved.state, saved.state.best(), saved.state.value
     if best is None or wer is None:

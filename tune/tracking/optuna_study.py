@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-    from tune.experiments.saved import SavedExperiment
+    from tune.experiments.experiment import Experiment
     from tune.search.records import TrialRecord
 
 STUDY_FILE = "optuna_journal.log"
@@ -93,7 +93,7 @@ class OptunaStore(Store):
         return number, trial
 
 
-def _trial(run: TrialRecord, saved: SavedExperiment) -> FrozenTrial:
+def _trial(run: TrialRecord, saved: Experiment) -> FrozenTrial:
     """The trial as the study is to hold it; one that is open when the search ends is closed there."""
     from optuna.trial import FrozenTrial, TrialState
 

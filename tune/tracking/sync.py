@@ -18,12 +18,11 @@ import traceback
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from tune.experiments.events import Entry, SessionStarted
+from tune.experiments.events import Entry
+from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE, PROGRESS_FILE, ExperimentFolder
 from tune.experiments.log import parse, parse_progress
 from tune.experiments.results import TRACKING_FILE
-from tune.experiments.saved import SavedExperiment
-from tune.experiments.settings import ExperimentSettings, read_settings
 from tune.experiments.state import SearchState
 from tune.util.errors import ExperimentError, TrackingError, UserError
 from tune.util.files import LockedError, own_lock, write_whole
@@ -66,7 +65,7 @@ class Log:
     """An experiment's log as far as it was read."""
 
     def __init__(self, folder: ExperimentFolder) -> None:
-        self.saved = SavedExperiment(folder, ExperimentSettings(), SearchState())
+        self.saved = Experiment(folder, SearchState())
         """With what `entries` fold to."""
         self.entries: list[Entry] = []
         self._size = 0
@@ -75,7 +74,7 @@ class Log:
         """Read what is new of the events.
 
         Raises:
-            ExperimentError: the log or `experiment.yaml` cannot be read, or is damaged.
+            ExperimentError: the log cannot be read, or is damaged.
         """
         folder = self.saved.folder
         path = folder.path / EVENTS_FILE
@@ -86,8 +85,6 @@ class Log:
             content = file.read()
         content = content[: content.rfind(b"\n") + 1]
         for entry in parse(content, path, len(self.entries) + 1):
-            if isinstance(entry.event, SessionStarted):
-                self.saved = dataclasses.replace(self.saved, settings=read_settings(folder))
             self.saved.state.apply(entry)
             self.entries.append(entry)
         self._size += len(content)

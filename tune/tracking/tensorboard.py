@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.scoring.objectives import named_rates
-from tune.experiments.events import BaselineMeasured, Evaluated, TrialProposed
+from tune.experiments.events import Evaluated, Prepared, TrialProposed
 from tune.space.parameters import show
 from tune.tracking.sync import Log, Store, Target
 from tune.util.errors import TrackingError
@@ -46,8 +46,10 @@ class TensorBoardStore(Store):
         saved, measured = log.saved, {}
         for entry in log.entries[self.delivered :]:
             event = entry.event
-            if isinstance(event, BaselineMeasured):
-                rates = {name: event.rates.get(name) for name in (saved.state.objective, "chrf", "bleu")}
+            if isinstance(event, Prepared):
+                rates = {
+                    name: event.baseline.rates.get(name) for name in (saved.state.objective, "chrf", "bleu")
+                }
                 self._scalars("baseline", entry.time, 0, rates)
             elif isinstance(event, TrialProposed):
                 self._settings(event, entry.time, saved.base.seed)
@@ -58,7 +60,8 @@ class TensorBoardStore(Store):
                 measured[event.trial_id] = entry.time
         for name, moment in measured.items():
             run = saved.state.run(name)
-            self._scalars(name, moment, run.samples_seen, {f"best_{saved.state.objective}": run.best_value})
+            best = min((value for _, value in run.evaluations), default=None)
+            self._scalars(name, moment, run.samples_seen, {f"best_{saved.state.objective}": best})
         rows, progress = log.progress(self.progress)
         for row in rows:  # losses between evaluations, without those that a trial comes by again
             name, metrics = row["trial_id"], row["metrics"]

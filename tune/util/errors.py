@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from typing import Any
 
@@ -24,6 +26,7 @@ __all__ = [
     "error_line",
     "first_line",
     "option_name",
+    "option_words",
 ]
 
 
@@ -46,6 +49,30 @@ class TrackingError(UserError):
 def option_name(name: str) -> str:
     """How a field's flag is written."""
     return f"--{name.replace('_', '-')}"
+
+
+def option_words(**options: Any) -> list[str]:
+    """Options by their names as words of a command; those that are None or False are not given."""
+    words: list[str] = []
+    for name, value in options.items():
+        option = "--from" if name == "from_experiment" else option_name(name)
+        if value is None or value is False:
+            continue
+        if name == "settings":
+            words += [f"--set={key}={_text(each)}" for key, each in value.items()]
+        elif name == "guard":
+            words += [f"{option}={each}" for each in ([value] if isinstance(value, str) else value)]
+        elif value is True:
+            words.append(option)
+        elif name == "track":
+            words += [option, *([value] if isinstance(value, str) else value)]
+        else:
+            words.append(f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
+    return words
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def check_least(request: Any, **least: int) -> None:

@@ -19,7 +19,7 @@ from trainer.training.distributed import TIMEOUT_SECONDS, private_folder
 from tune.cluster.progress_channel import Driver
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.folder import TRIALS_FOLDER
-from tune.experiments.training_plan import TRIAL
+from tune.experiments.plan import TRIAL
 from tune.workers.trainable import train_worker
 from tune.workers.worker_group import SECONDARY_ERRORS
 
@@ -174,9 +174,13 @@ def scratch_name(folder: ExperimentFolder) -> str:
     return f"tune-whisper-{os.getuid()}-{hashlib.sha256(folder.address.encode()).hexdigest()[:12]}"
 
 
-def remove_scratch(folder: ExperimentFolder) -> None:
-    """Remove what workers on this machine left that were killed while they wrote a checkpoint."""
-    shutil.rmtree(Path(tempfile.gettempdir()) / scratch_name(folder), ignore_errors=True)
+@contextlib.contextmanager
+def scratch_removed(folder: ExperimentFolder) -> Iterator[None]:
+    """In the end, when Ray is gone, remove what workers here left that were killed while they wrote a checkpoint."""
+    try:
+        yield
+    finally:
+        shutil.rmtree(Path(tempfile.gettempdir()) / scratch_name(folder), ignore_errors=True)
 
 
 @contextlib.contextmanager

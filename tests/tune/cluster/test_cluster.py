@@ -59,7 +59,7 @@ TRAINING = {"workers": 2, "options": TRAINING_OPTIONS}
         ({"cpus": 8.0}, [FOUR], "--cpus-per-trial 8: this machine has 4 CPUs; lower it"),
         # A training is told in the words of its own options.
         (
-            {**TRAINING, "gpus": 1.0},
+            {**TRAINING, "gpus": 2.0},
             [FOUR],
             "--gpus-per-worker 1: this machine has 0 GPUs; use 0 to train on the CPU",
         ),

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import ray
 import torch
-import yaml
-from made_experiments import made_trial, write_experiment
+from made_logs import MadeLog
 from ray_nodes import Nodes
 from search_process import QUICK, Search
 
@@ -40,11 +39,10 @@ def test_what_is_resumed_holds_no_gpu_that_no_worker_uses(
     words: list[str],
     expected: str,
 ) -> None:
-    folder = write_experiment(tmp_path, [made_trial(1, [40.0])], asked=4, state="interrupted")
-    path = folder.path / "experiment.yaml"
-    saved = yaml.safe_load(path.read_text())
-    saved["resources"]["workers"], saved["kind"] = workers, kind
-    path.write_text(yaml.safe_dump(saved))
+    made = MadeLog(tmp_path / "made", kind=kind, workers_per_trial=workers)
+    made.session()
+    made.begin("001")
+    made.close()
     command = ["train"] if kind == "training" else []
     assert main([*command, "--resume", "made", "--storage", str(tmp_path), *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()

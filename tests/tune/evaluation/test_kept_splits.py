@@ -13,12 +13,12 @@ import pytest
 import soundfile
 from demo_clips import demo_clips
 from made_experiments import made_trial, write_experiment
+from plans import training_plan
 
 from trainer.config import TrainConfig
 from trainer.data.clips import load_clips
 from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
-from tune.experiments.storage import Storage
 
 RATE = 16_000
 CLIPS = 40
@@ -227,14 +227,12 @@ def test_the_card_compares_on_the_same_clips(search: Search, capsys: Any) -> Non
 
 
 def test_a_training_with_the_winners_settings_keeps_the_splits(search: Search) -> None:
-    from tune.experiments.training_plan import TrainRequest, make_train_plan
-
     add_rows(search)
-    storage = Storage.parse(search.storage)
-    plan = make_train_plan(TrainRequest(storage=storage, origin="made"))
+    words = ["--storage", search.storage, "--from", "made"]
+    plan = training_plan(*words)
     table = load_clips(plan.base)
     assert {clip.name for clip in table.splits["test"]} == search.splits["test"]
     assert len(table.splits["train"]) == len(search.splits["train"]) + 20
-    anew = make_train_plan(TrainRequest(storage=storage, origin="made", settings={"data_seed": 4}))
+    anew = training_plan(*words, "--set", "data_seed=4")
     assert anew.base.splits is None
     assert any("data_seed differs from made" in note for note in anew.notes)

@@ -13,7 +13,7 @@ from search_process import QUICK, Search, results
 
 from tune.cli import main
 from tune.experiments.events import (
-    BaselineMeasured,
+    Baseline,
     CheckpointSaved,
     Evaluated,
     FinalistsCompared,
@@ -36,8 +36,8 @@ def rates(value: float) -> dict[str, float]:
 
 def test_what_is_made_of_the_log_of_a_translation_names_the_chrf(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "x")
-    made.session(trials=2)
-    made.append(BaselineMeasured(rates={**rates(60.0), "clips": 20.0}, sources={"a": rates(61.0)}))
+    baseline = Baseline(rates={**rates(60.0), "clips": 20.0}, sources={"a": rates(61.0)})
+    made.session(trials=2, baseline=baseline)
     made.append(*(GuardMeasured(guard="g", run=run, rates=rates(30.0)) for run in (None, "002")))
     for run, value in (("001", 50.0), ("002", 45.0), ("002-r1", 44.0)):
         made.begin(run)
@@ -60,9 +60,7 @@ def test_what_is_made_of_the_log_of_a_translation_names_the_chrf(tmp_path: Path)
         44.0,
         16.0,
     )
-    points = event_points(
-        [*parse(log.read_bytes(), log)][3:], saved
-    )  # behind the baseline that `session` made
+    points = event_points([*parse(log.read_bytes(), log)], saved)
     ended = [*own_run(saved, "").metrics, *trial_run(state.run("001"), saved).metrics]
     keys = {key for each in [*points.values(), ended] for key, *_ in each}
     wanted = {
@@ -92,8 +90,8 @@ def test_a_translation_is_decided_and_named_by_chrf(
     assert f"chrF error {baseline['chrf_error']:.2f} % (chrF {baseline['chrf']:.2f}), BLEU" in search.log
     for row in map(json.loads, (experiment / EVENTS_FILE).read_text().splitlines()):
         data = row["data"]
-        if row["event"] in ("BaselineMeasured", "HeldOutMeasured"):
-            assert {"chrf_error", "chrf", "bleu"} <= data["rates"].keys()
+        if row["event"] in ("Prepared", "HeldOutMeasured"):
+            assert {"chrf_error", "chrf", "bleu"} <= data.get("baseline", data).get("rates", data).keys()
         elif row["event"] == "Evaluated":
             assert data["metrics"]["chrf_error"] == pytest.approx(100 - (data["metrics"]["chrf"] or 0.0))
     runs = mlflow.MlflowClient(f"sqlite:///{experiment}/mlflow.db").search_runs(["1"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 import shutil
@@ -12,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_experiments import bring, change, made_trial, write_experiment
-from made_logs import MadeLog, training_settings
+from made_experiments import bring, made_trial, write_experiment
+from made_logs import TRAINING, MadeLog
 from s3_server import S3Server, give_keys, s3_server
 
 from tune.cli import main
 from tune.experiments.events import TrialsOver
+from tune.experiments.experiment import lock
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.listing import ExperimentLine, list_experiments
 from tune.experiments.object_stores.object_store import ObjectStore
-from tune.experiments.opened import lock
 from tune.experiments.storage import Storage
 
 
@@ -37,11 +38,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     trials = [made_trial(number, [60 - number, 40 - number, 25 - number]) for number in range(1, 10)]
     repeats = {"008": [17.5, 18.5], "009": [16.5, 17.0]}
-    finished = write_experiment(folder, trials, name="finished", repeats=repeats)
+    first, second = (datetime.datetime.fromisoformat(f"2026-01-0{day}T12:00:00+00:00") for day in (1, 2))
+    write_experiment(folder, trials, name="finished", repeats=repeats, began=first.timestamp())
     trials = [made_trial(number, [60 - number, 40 - number, 25 - number]) for number in range(1, 7)]
-    interrupted = write_experiment(folder, trials, name="interrupted", asked=9, state="interrupted")
-    for number, experiment in enumerate((finished, interrupted), start=1):
-        change(experiment.path / "experiment.yaml", created=f"2026-01-0{number}T12:00:00+00:00")
+    how: dict[str, Any] = {"asked": 9, "state": "interrupted", "began": second.timestamp()}
+    write_experiment(folder, trials, name="interrupted", **how)
     return folder
 
 
@@ -74,7 +75,7 @@ def test_it_runs_while_a_process_holds_its_lock(made: Path, tmp_path: Path) -> N
     folder = copy(made, "interrupted", tmp_path / "x")
     (folder / "results.json").unlink()
     assert of(tmp_path)["x"].state == "interrupted"  # killed before it could write any
-    code = "import sys; from pathlib import Path; from tune.experiments.opened import lock\n"
+    code = "import sys; from pathlib import Path; from tune.experiments.experiment import lock\n"
     code += f"file = lock(Path({str(folder)!r})); print(flush=True); sys.stdin.read()"
     owner = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert owner.stdout is not None
@@ -103,10 +104,10 @@ def test_how_it_ended(
     trials: list[list[float]], ended: dict[str, Any], state: str, note: str, tmp_path: Path
 ) -> None:
     kind = ended.pop("kind", "search")
-    settings = training_settings() if kind == "training" else {}
-    log = MadeLog(tmp_path / "x", created="2026-01-01T12:00:00+00:00", **settings)
+    settings = TRAINING if kind == "training" else {}
+    log = MadeLog(tmp_path / "x", **settings)
     cut = ended.get("status") == "interrupted"
-    log.session(trials=max(1, len(trials)) + cut, kind=kind)
+    log.session(trials=max(1, len(trials)) + cut)
     for number, wers in enumerate(trials, start=1):
         log.trial(f"{number:03d}", *wers, status=None if wers else "failed")
     over = {name: ended[name] for name in ("reason", "text") if name in ended}
@@ -129,7 +130,6 @@ def damage_line(folder: Path, number: int) -> None:
 
 DAMAGES = {
     "no settings": lambda folder: (folder / "experiment.yaml").unlink(),
-    "broken settings": lambda folder: (folder / "experiment.yaml").write_text("a: [1,\nb: 2\n"),
     "a line of the log": lambda folder: damage_line(folder, 5),
 }
 
@@ -190,7 +190,8 @@ def test_for_programs(
     newest, oldest = json.loads(capsys.readouterr().out)
     assert (newest["name"], oldest["name"]) == ("interrupted", "finished")
     assert oldest["wer_gain"] == oldest["baseline_wer"] - oldest["best_wer"]
-    assert oldest["started"] == "2026-01-01T12:00:00+00:00"
+    began = datetime.datetime.fromisoformat(oldest["started"])
+    assert began == datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.timezone.utc)
 
 
 @pytest.mark.parametrize("name", ["", "missing"])

@@ -16,19 +16,21 @@ from s3_server import S3Server, give_keys, s3_server
 
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
+    CheckpointSaved,
     Evaluated,
+    ExportChosen,
     SessionStarted,
+    TrialEnded,
     TrialProposed,
     TrialRecovered,
     TrialStarted,
-    WeightsDropped,
 )
+from tune.experiments.experiment import OpenExperiment, find_experiment
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import parse
 from tune.experiments.object_stores import owner
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError
-from tune.experiments.opened import OpenExperiment
-from tune.experiments.saved import find_experiment
+from tune.experiments.options import SearchOptions
 from tune.experiments.storage import Storage
 from tune.runs.final_round import remove_dropped
 from tune.util.errors import ExperimentError
@@ -68,7 +70,9 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable
 
 def begin(experiment: OpenExperiment) -> None:
     last = experiment.log.state.session
-    experiment.log.append(SessionStarted(session=last.session + 1 if last else 1, began=1.0))
+    experiment.log.append(
+        SessionStarted(session=last.session + 1 if last else 1, began=1.0, options=SearchOptions())
+    )
     if last is None:
         experiment.log.append(TrialProposed(trial_id="001", config={}))
 
@@ -228,9 +232,11 @@ def test_the_log_is_there_before_weights_go(
             epoch=1.0,
             metrics={"wer": 9.0},
             finished=True,
-            checkpoint="trials/001/c",
+            keep="all",
         ),
-        WeightsDropped(runs=["001"]),
+        CheckpointSaved(trial_id="001", samples_seen=8, checkpoint="trials/001/c", keep="all"),
+        TrialEnded(trial_id="001", status="completed"),
+        ExportChosen(run="002"),
     )
     store.write("one/trials/001/c/model.safetensors", b"weights")
     strip = CheckpointFiles.strip

@@ -6,32 +6,30 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from made_experiments import change, made_trial, write_experiment
+from made_experiments import made_trial, write_experiment
+from made_logs import change_settings
+from plans import training_plan
 
+from tune.experiments.experiment import Experiment
 from tune.experiments.models import open_model
-from tune.experiments.plan import SearchRequest
-from tune.experiments.saved import load_saved
 from tune.experiments.storage import Storage
-from tune.experiments.training_plan import TrainRequest, make_train_plan
-from tune.runs.resume import load_search
+from tune.runs.resume import resume
 
 
 def resumed_search(storage: Storage) -> str:
-    resumed = load_search(SearchRequest(space="", trials=3, storage=storage), "made", ["--trials"])
+    resumed = resume("made", storage, {"trials": 3})
     resumed.experiment.close()
     return resumed.plan.base.cache_dir
 
 
 def training_from(storage: Storage) -> str:
-    return make_train_plan(TrainRequest(storage=storage, origin="made")).base.cache_dir
+    return training_plan("--storage", storage.text, "--from", "made").base.cache_dir
 
 
 def move(folder: Path) -> None:
     """Leave an experiment as on a machine where it did not begin: the folder of the features is not there."""
-    settings = load_saved(Storage.parse(folder.parent).experiment(folder.name)).settings
-    change(
-        folder / "experiment.yaml", train_config={**settings.train_config, "cache_dir": "/elsewhere/cache"}
-    )
+    settings = Experiment.read(Storage.parse(folder.parent).experiment(folder.name)).settings
+    change_settings(folder, train_config={**settings.train_config, "cache_dir": "/elsewhere/cache"})
 
 
 @pytest.mark.parametrize("command", [resumed_search, training_from])

@@ -14,15 +14,14 @@ from typing import Any
 
 import mlflow
 import pytest
-import yaml
+from made_logs import MadeLog
 from s3_server import KEYS, S3Server, give_keys, s3_server
 
 from tune.cli import main
+from tune.experiments.experiment import Experiment, find_experiment
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError
-from tune.experiments.saved import find_experiment
-from tune.experiments.settings import read_settings, read_tracking_uri
 from tune.experiments.storage import Storage
 from tune.runs.uploader import Uploader
 from tune.util.errors import ExperimentError
@@ -136,8 +135,10 @@ def make_experiment(folder: ExperimentFolder) -> mlflow.MlflowClient:
     """What a search has written after its first trial; the MLflow store is still open."""
     folder.path.mkdir(parents=True)
     uri = default_tracking_uri(folder.path)
-    settings = {"experiment": folder.name, "tracking_uri": uri, "train_config": {}}
-    (folder.path / "experiment.yaml").write_text(yaml.safe_dump(settings))
+    made = MadeLog(folder.path)
+    made.session()
+    made.close()
+    folder.upload_log(lambda: None)
     (folder.path / "results.json").write_text(json.dumps({"best": None, "trials": []}))
     (folder.path / ".hidden.partial").write_text("half")
     client = mlflow.MlflowClient(uri)
@@ -172,17 +173,17 @@ def test_another_machine_gets_all_but_the_checkpoints(
     move_to_machine("second", monkeypatch, tmp_path)
     there = find_experiment("one", storage)
     assert str(tmp_path / "second") in str(there.path)
-    assert read_settings(there).experiment == "one"
+    assert Experiment.read(there).state.options.trials == 4
     assert json.loads((there.path / "results.json").read_text())["trials"] == []
     assert wers(there.path) == [42.0]
     names = {str(path.relative_to(there.path)) for path in there.path.rglob("*") if path.is_file()}
     assert {name for name in names if not name.startswith((".", "mlartifacts/"))} == {
-        *("experiment.yaml", "results.json", "mlflow.db")
+        *("experiment.yaml", "space.yaml", "events.jsonl", "results.json", "mlflow.db")
     }
     assert ".hidden.partial" not in names
     # As this machine sees it: the file of the first one is not there.
     (tmp_path / "first").rename(tmp_path / "gone")
-    client = mlflow.MlflowClient(read_tracking_uri(there))
+    client = mlflow.MlflowClient(Experiment.read(there).tracking_uri)
     (run,) = client.search_runs(["1"], filter_string="tags.role = 'experiment'")
     assert "experiment.yaml" in {item.path for item in client.list_artifacts(run.info.run_id)}
     with there.checkpoint("trials/001/checkpoint_000000") as checkpoint:

@@ -11,6 +11,7 @@ from made_logs import MadeLog
 from trainer.config import TrainConfig
 from tune.cli import main
 from tune.experiments.events import Evaluated, TrialEnded, TrialProposed, TrialStarted
+from tune.experiments.experiment import Experiment
 from tune.experiments.storage import Storage
 from tune.experiments.warm_start import WARM_START_FILE, WarmStart, read_warm_start
 from tune.search.records import Records
@@ -50,7 +51,7 @@ def finished(
         folder / "experiments" / "other",
         space=space_of(folder, text).to_dict(),
         train_config=TrainConfig(**{"cache_dir": "x", **settings}).to_dict(),
-        budget_samples=BUDGET,
+        rungs=(BUDGET,),
     )
     made.session(trials=len(trials))
     for each in trials:
@@ -70,12 +71,17 @@ def finished(
     return Storage.parse(str(folder / "experiments"))
 
 
+def warm_start(storage: Storage, spaces: list[SearchSpace], settings: dict[str, Any]) -> WarmStart:
+    """Of the experiment `other`."""
+    return read_warm_start(Experiment.read(storage.experiment("other")), spaces, settings)
+
+
 def ours(**settings: Any) -> dict[str, Any]:
     return TrainConfig(**{"cache_dir": "y", **settings}).to_dict()
 
 
 def test_equal_spaces_take_all_that_ended_well(tmp_path: Path) -> None:
-    found = read_warm_start("other", finished(tmp_path), [space_of(tmp_path, RATE + BATCH)], ours())
+    found = warm_start(finished(tmp_path), [space_of(tmp_path, RATE + BATCH)], ours())
     assert found.trials == [
         EarlierTrial(THREE[0]["config"], [(300, 40.0), (600, 20.0), (900, 21.0)], 20.0, BUDGET),
         EarlierTrial(THREE[1]["config"], [(300, 55.0)], None, BUDGET),
@@ -87,15 +93,13 @@ def test_equal_spaces_take_all_that_ended_well(tmp_path: Path) -> None:
 def test_what_is_searched_here_only_has_the_value_that_it_had_there(tmp_path: Path) -> None:
     trials = [trial(1, {"learning_rate": 1e-3}, 20.0)]
     storage = finished(tmp_path, RATE, trials, train_batch_size=4)
-    found = read_warm_start("other", storage, [space_of(tmp_path, RATE + BATCH)], ours())
+    found = warm_start(storage, [space_of(tmp_path, RATE + BATCH)], ours())
     assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-3, "train_batch_size": 4}]
     assert "warm start: train_batch_size was not searched there, it was 4" in found.notes
 
 
 def test_what_was_searched_there_only_is_left_out_of_the_settings(tmp_path: Path) -> None:
-    found = read_warm_start(
-        "other", finished(tmp_path), [space_of(tmp_path, RATE)], ours(train_batch_size=16)
-    )
+    found = warm_start(finished(tmp_path), [space_of(tmp_path, RATE)], ours(train_batch_size=16))
     assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-3}, {"learning_rate": 1e-4}]
     assert found.notes[1:] == [
         "warm start: train_batch_size was searched there and is 16 here; what was found is used"
@@ -111,18 +115,18 @@ def test_trials_of_another_method_are_left_out(tmp_path: Path) -> None:
         trial(2, {"learning_rate": 1e-3, "method": "lora", "lora_rank": 8}, 30.0),
     ]
     storage = finished(tmp_path, text + ranks % ", when: {method: lora}", trials)
-    found = read_warm_start("other", storage, [space_of(tmp_path, RATE)], ours())
+    found = warm_start(storage, [space_of(tmp_path, RATE)], ours())
     assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-4}]
     assert "warm start: 1 are left out, their method is outside the space" in found.notes
     assert not any("method was searched there" in note for note in found.notes)
     here = space_of(tmp_path, f"method: lora\n{RATE}{ranks % ''}")
-    found = read_warm_start("other", storage, [here], ours(method="lora"))
+    found = warm_start(storage, [here], ours(method="lora"))
     assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-3, "lora_rank": 8}]
 
 
 def test_what_is_out_of_range_is_left_out_and_counted(tmp_path: Path) -> None:
     space = space_of(tmp_path, RATE.replace("1e-5", "5e-4") + BATCH)
-    found = read_warm_start("other", finished(tmp_path), [space], ours())
+    found = warm_start(finished(tmp_path), [space], ours())
     assert [earlier.params["learning_rate"] for earlier in found.trials] == [1e-3]
     assert found.notes == [
         "warm start: 1 of the 3 trials of other are used",
@@ -141,13 +145,11 @@ def test_under_conditions_a_trial_is_taken_with_what_is_searched_for_it_here(tmp
         trial(1, {"learning_rate": 1e-3, **frozen}, 20.0),
         trial(2, {"learning_rate": 1e-3, "group_by_length": False, "dropout": 0.1}, 30.0),
     ]
-    kept = read_warm_start("other", finished(tmp_path, text, trials), [space_of(tmp_path, text)], ours())
+    kept = warm_start(finished(tmp_path, text, trials), [space_of(tmp_path, text)], ours())
     assert [earlier.params for earlier in kept.trials] == [each["config"] for each in trials]
     here = RATE + "dropout: {type: float, low: 0, high: 0.2, when: {group_by_length: false}}\n"
     here += "group_by_length: {type: choice, values: [false, true]}\n"
-    found = read_warm_start(
-        "other", Storage.parse(str(tmp_path / "experiments")), [space_of(tmp_path, here)], ours()
-    )
+    found = warm_start(Storage.parse(str(tmp_path / "experiments")), [space_of(tmp_path, here)], ours())
     assert [earlier.params for earlier in found.trials] == [
         {"learning_rate": 1e-3, "group_by_length": True},
         {"learning_rate": 1e-3, "group_by_length": False, "dropout": 0.1},
@@ -158,9 +160,7 @@ def test_under_conditions_a_trial_is_taken_with_what_is_searched_for_it_here(tmp
 def test_on_other_data_the_base_model_is_the_measure(tmp_path: Path) -> None:
     """There it had 60 %, here 30 %: half of each WER. Here a trial is twice as long."""
     storage = finished(tmp_path, language="en")
-    found = read_warm_start(
-        "other", storage, [space_of(tmp_path, RATE + BATCH)], ours(language="de", model="tiny")
-    )
+    found = warm_start(storage, [space_of(tmp_path, RATE + BATCH)], ours(language="de", model="tiny"))
     assert (
         found.notes[-1]
         == "warm start: model, language differ, so WERs are taken relative to the base model's"
@@ -177,7 +177,7 @@ def test_a_budget_in_steps_is_one_in_samples_for_each_batch(tmp_path: Path) -> N
         trial(2, {"learning_rate": 1e-4, "train_batch_size": 4}, 55.0, batch=4),
     ]
     storage = finished(tmp_path, trials=trials, max_steps=112)
-    found = read_warm_start("other", storage, [space_of(tmp_path, RATE + BATCH)], ours())
+    found = warm_start(storage, [space_of(tmp_path, RATE + BATCH)], ours())
     assert [one.budget for one in found.trials] == [896, 448]
     assert [one.budget for one in found.adapted(BASELINE, 2 * BUDGET)] == [1792, 896]
 
@@ -199,7 +199,7 @@ def test_nothing_that_fits_is_an_error(
 ) -> None:
     storage = finished(tmp_path, trials=trials)
     with pytest.raises(ExperimentError, match=f"^--warm-start other: {expected}$"):
-        read_warm_start("other", storage, [space_of(tmp_path, text)], ours())
+        warm_start(storage, [space_of(tmp_path, text)], ours())
 
 
 def test_mistakes_on_the_command_line_are_one_line(
@@ -220,7 +220,7 @@ def test_of_several_ranges_a_trial_fits_one_until_the_rates_are_known(tmp_path: 
         space_of(tmp_path, f"learning_rate: {{type: float, low: {low}, high: {high}, log: true}}\n")
         for low, high in (("2e-5", "5e-4"), ("5e-4", "5e-3"))
     )
-    found = read_warm_start("other", finished(tmp_path), [narrow, wide], ours())
+    found = warm_start(finished(tmp_path), [narrow, wide], ours())
     assert len(found.trials) == 2
     left = found.within(wide)
     assert [earlier.params for earlier in left.trials] == [{"learning_rate": 1e-3}]
@@ -228,7 +228,7 @@ def test_of_several_ranges_a_trial_fits_one_until_the_rates_are_known(tmp_path: 
 
 
 def test_it_is_kept_with_the_experiment(tmp_path: Path) -> None:
-    found = read_warm_start("other", finished(tmp_path), [space_of(tmp_path, RATE + BATCH)], ours())
+    found = warm_start(finished(tmp_path), [space_of(tmp_path, RATE + BATCH)], ours())
     assert WarmStart.load(tmp_path) is None
     found.save(tmp_path)
     assert (tmp_path / WARM_START_FILE).is_file()

@@ -20,10 +20,10 @@ from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
 from tune.cluster.resources import TrialResources
 from tune.commands.export import export_parser
-from tune.experiments.events import DataPrepared, FinalistsCompared
+from tune.experiments.events import Baseline, Data, FinalistsCompared, Prepared
+from tune.experiments.experiment import Experiment
 from tune.experiments.folder import ExperimentFolder
-from tune.experiments.saved import SavedExperiment
-from tune.experiments.settings import ExperimentSettings
+from tune.experiments.options import SearchOptions
 from tune.experiments.state import SearchState
 from tune.export.model_card import PLACE, Rates, model_card
 from tune.search.finalists import Standing, Verdict
@@ -37,10 +37,12 @@ CONFIG = TrainConfig(
     weight_decay=0.01,
     seed=7,
 )
-SETTINGS = ExperimentSettings(
-    budget_samples=9_000,
+SETTINGS = Prepared(
+    train_config={},
+    rungs=(9_000,),
+    baseline=Baseline(rates={}),
     resources=TrialResources(gpus=0.5, cpus=4.0, concurrent=2),
-    clips={"train": 2_400, "validation": 300, "test": 900},
+    data=Data(clips={"train": 2_400, "validation": 300, "test": 900}),
     dropped={"too_long_audio": 12, "empty_text": 1},
     notes=("WARNING: 3 texts are in train and in test",),
     space={
@@ -68,28 +70,26 @@ def trial(name: str, seconds: float) -> TrialRecord:
     )
 
 
-def prepared(**facts: Any) -> DataPrepared:
-    return DataPrepared(features_key="0", clips={}, **facts)
-
-
 def card(
     config: TrainConfig = CONFIG,
-    settings: ExperimentSettings = SETTINGS,
+    settings: Prepared = SETTINGS,
     rates: Rates = RATES,
     formats: Sequence[str] = (),
     others: Sequence[TrialRecord] = (TrialRecord("005", {}, status="early_stopped", seconds=1_800.0),),
     verdict: Verdict | None = None,
-    prepared: DataPrepared | None = None,
+    kind: Any = "search",
+    **facts: Any,
 ) -> str:
     """The card of trial 004, with some of what it is made from changed."""
-    settings = dataclasses.replace(settings, train_config=config.to_dict())
-    saved = SavedExperiment(ExperimentFolder("fleurs-be", Path("fleurs-be")), settings, SearchState())
+    data = dataclasses.replace(settings.data, **facts)
+    saved = Experiment(ExperimentFolder("fleurs-be", Path("fleurs-be")), SearchState())
+    saved.state.options = SearchOptions(kind=kind)
+    saved.state.prepared = dataclasses.replace(settings, train_config=config.to_dict(), data=data)
     chosen = trial("004", 7_200.0)
     for run in (chosen, *others):
         (saved.state.repeats if "-r" in run.trial_id else saved.state.records).add(run)
     if verdict is not None:
         saved.state.compared = FinalistsCompared(verdict=verdict)
-    saved.state.data = prepared
     return str(model_card(saved, chosen, rates, 30.0, formats=formats))
 
 
@@ -176,7 +176,8 @@ SURE = {"after": AFTER | {"wer_interval": [22.0, 26.5]}, "before": BEFORE}
 WORSE = {"before": AFTER, "after": BEFORE}
 MANY = {"before": BEFORE | {"clips": 900}, "after": AFTER | {"clips": 900}}
 ALONE: dict[str, Any] = {
-    "settings": dataclasses.replace(SETTINGS, kind="training", space={}),
+    "settings": dataclasses.replace(SETTINGS, space={}),
+    "kind": "training",
     "others": (),
     "rates": {"validation": RATES["validation"]},
 }
@@ -220,8 +221,8 @@ def test_what_every_card_says() -> None:
         ),
         ({"config": CONFIG.replace(task="translate")}, "translate Belarusian into English only"),
         ({"rates": {"validation": SURE}}, "There was no test split"),
-        ({"prepared": prepared(longest_seconds=12.34)}, "window of 30 s; the longest had 12.3 s."),
-        ({"prepared": prepared(**HOURS)}, "- hours of audio: 6.50 train, 2.25 test"),
+        ({"longest_seconds": 12.34}, "window of 30 s; the longest had 12.3 s."),
+        (HOURS, "- hours of audio: 6.50 train, 2.25 test"),
         ({"config": CONFIG.replace(lowercase=True)}, "the model learnt to write lower-cased"),
         ({"config": CONFIG.replace(row_filter="gender=female")}, "only rows with `gender=female`"),
         (ALONE, "the training `fleurs-be`."),

@@ -33,10 +33,9 @@ import trainer
 from trainer.data.audio import SAMPLE_RATE, read_audio
 from tune.cli import main
 from tune.experiments.events import ExportChosen, FinalRoundPlanned, ResultsWritten, TrialsOver
+from tune.experiments.experiment import Experiment, find_experiment
 from tune.experiments.mlflow_store import default_artifact_root
 from tune.experiments.results import run_ids, write_results
-from tune.experiments.saved import find_experiment
-from tune.experiments.settings import read_tracking_uri
 from tune.experiments.storage import Storage
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -304,6 +303,7 @@ def test_an_experiment_in_an_object_store(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "first"))
         folder = storage.experiment("spring")
         shop = Shop(tmp_path, folder.path)
+        folder.upload_log(lambda: None)
         folder.upload()
         shutil.rmtree(tmp_path / "first")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "second"))
@@ -312,7 +312,7 @@ def test_an_experiment_in_an_object_store(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "third"))
         found = find_experiment("spring", storage)
         shutil.rmtree(tmp_path / "second")
-        uri = read_tracking_uri(found)
+        uri = Experiment.read(found).tracking_uri
         assert uri == f"sqlite:///{found.path}/mlflow.db"
         model = load(CHAMPION, uri)
         assert model.predict(FILES[0]) == heard(shop.model, FILES[:1])

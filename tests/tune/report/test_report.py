@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from made_experiments import RUNGS, bring, made_trial, write_experiment
-from made_logs import MadeLog, training_settings
+from made_logs import TRAINING, MadeLog, change_settings
 from pages import Page
 from s3_server import KEYS, s3_server
 
 from trainer.data.drops import Drop
 from tune.cli import main
 from tune.experiments.events import HeldOutMeasured
+from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import ExperimentLog
 from tune.experiments.object_stores.object_store import ObjectStore
@@ -197,11 +197,14 @@ def test_nothing_of_the_users_is_html(tmp_path: Path) -> None:
         *(made_trial(n, [42 + n], rate=1e-3 * n) for n in (3, 4, 5)),
     ]
     folder = write_experiment(tmp_path, trials)
-    settings = yaml.safe_load((folder.path / "experiment.yaml").read_text())
-    settings["train_config"] |= {"data": HOSTILE, "model": f"/models/{HOSTILE}", "language": HOSTILE}
-    settings["notes"] = [HOSTILE]
-    settings["versions"]["platform"] = HOSTILE
-    (folder.path / "experiment.yaml").write_text(yaml.safe_dump(settings))
+    known = Experiment.read(folder).settings
+    hostile_config = {"data": HOSTILE, "model": f"/models/{HOSTILE}", "language": HOSTILE}
+    change_settings(
+        folder.path,
+        train_config=known.train_config | hostile_config,
+        notes=(HOSTILE,),
+        versions=known.versions | {"platform": HOSTILE},
+    )
     hostile = folder.path.rename(tmp_path / "<b>&{{ 7 * 7 }}")
     assert main(["report", hostile.name, "--storage", str(tmp_path)]) == 0
     page = read(ExperimentFolder(hostile.name, hostile))
@@ -212,8 +215,8 @@ def test_nothing_of_the_users_is_html(tmp_path: Path) -> None:
 
 
 def test_a_training_has_a_small_page(tmp_path: Path) -> None:
-    made = MadeLog(tmp_path / "alone", notes=[], dropped={}, **training_settings())
-    made.session(kind="training", trials=1)
+    made = MadeLog(tmp_path / "alone", **TRAINING)
+    made.session()
     made.trial("001", 40.0, 20.0, 10.0)
     made.finish()
     made.close()
@@ -231,12 +234,12 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Experiments of which a file is not as it was written."""
     storage = tmp_path_factory.mktemp("damaged")
     names = ("made", "half", "space")
-    made = {name: write_experiment(storage, [made_trial(1, [40])], name=name).path for name in names}
-    half = made["half"] / "experiment.yaml"
-    settings = yaml.safe_load(half.read_text())
-    half.write_text(yaml.safe_dump({key: settings[key] for key in settings.keys() - {"rungs", "clips"}}))
-    file = made["space"] / "experiment.yaml"
-    file.write_text(file.read_text().replace("high: 0.01", "high: 0.0005"))
+    made = {name: write_experiment(storage, [made_trial(1, [40])], name=name) for name in names}
+    half = made["half"].path / "events.jsonl"
+    half.write_bytes(half.read_bytes().splitlines(keepends=True)[0])
+    space = Experiment.read(made["space"]).settings.space
+    space["parameters"]["learning_rate"]["high"] = 0.0005
+    change_settings(made["space"].path, space=space)
     return storage
 
 
@@ -246,8 +249,8 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["mad"], ["no experiment 'mad'", "there is", "made"]),
         ([], ["EXPERIMENT", "report --help"]),
         (["made", "--output", "."], ["--output", "is a folder", "report.html"]),
-        (["half"], ["half/experiment.yaml", "has no rungs, clips"]),
-        (["space"], ["space/experiment.yaml", "its space cannot be used: try_first"]),
+        (["half"], ["'half'", "its search never began a trial"]),
+        (["space"], ["space/events.jsonl", "its space cannot be used: try_first"]),
     ],
 )
 def test_a_mistake_is_one_clear_line(

@@ -9,9 +9,8 @@ import pytest
 from made_logs import MadeLog
 
 from tune.cli import main
-from tune.experiments.events import BaselineMeasured
+from tune.experiments.events import Baseline
 from tune.experiments.results import write_results
-from tune.experiments.storage import Storage
 from tune.experiments.warm_start import read_warm_start
 
 
@@ -19,8 +18,8 @@ from tune.experiments.warm_start import read_warm_start
 def made(tmp_path: Path) -> MadeLog:
     """60 % in the whole window, 30 % in that of the trials, whose best has 20 %."""
     made = MadeLog(tmp_path / "experiments" / "windows")
-    made.session(trials=1)
-    made.append(BaselineMeasured(rates={"wer": 60.0, "cer": 20.0}, trial_rates={"wer": 30.0, "cer": 10.0}))
+    rates = {"rates": {"wer": 60.0, "cer": 20.0}, "trial_rates": {"wer": 30.0, "cer": 10.0}}
+    made.session(trials=1, baseline=Baseline(**rates))
     made.trial("001", 25.0, 22.0, 20.0)
     made.finish()
     write_results(made.experiment, made.log.state)
@@ -42,7 +41,7 @@ def test_a_gain_is_of_one_window(made: MadeLog, capsys: pytest.CaptureFixture[st
 
 
 def test_a_warm_start_takes_trials_relative_to_the_base_model_in_their_window(made: MadeLog) -> None:
-    storage, settings = Storage.parse(str(made.folder.parent)), made.saved.settings.base.to_dict()
+    settings = made.saved.settings.base.to_dict()
     space = made.saved.space
     assert space is not None
-    assert read_warm_start(made.name, storage, [space], settings).baseline == 30.0
+    assert read_warm_start(made.saved, [space], settings).baseline == 30.0

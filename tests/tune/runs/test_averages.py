@@ -15,9 +15,9 @@ from test_state_machine import RUNGS
 import tune_whisper
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import Evaluated, TrialEnded, TrialProposed
+from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import parse, read_log
-from tune.experiments.saved import load_saved
 from tune.export.model_card import model_card
 from tune.report.experiment import load_experiment
 from tune.report.writer import make_report
@@ -173,7 +173,7 @@ def test_it_defends_its_place_in_a_search_that_goes_on(tmp_path: Path) -> None:
     search = final_round(tmp_path)
     Averager(search, 25.0).average()
     search.end()
-    search.resume("--trials", trials=3)
+    search.resume(trials=3)
     assert search.state.best().trial_id == "001-a1"
     search.train("003", 29.0)
     assert search.trials_over() == ["003-r1", "003-r2"]
@@ -190,7 +190,7 @@ def test_all_that_is_made_from_the_log_tells_of_it(tmp_path: Path) -> None:
     search = final_round(tmp_path)
     Averager(search, 24.0).average()
     search.end()
-    saved = load_saved(search.plan.experiment_folder)
+    saved = Experiment.read(search.plan.experiment_folder)
     whom = "001-a1, the mean of 001-r2 and 001-r1"
     page = make_report(load_experiment(search.plan.experiment_folder)).html
     assert f"WER of {whom}, which is exported" in page

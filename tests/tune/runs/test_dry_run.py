@@ -10,13 +10,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import soundfile
+from plans import search_plan
 from small_disks import mounted
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from tune.cli import main
 from tune.cluster.resources import TrialResources
-from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
+from tune.experiments.plan import Plan
 from tune.experiments.storage import Storage
 from tune.runs.data import look_at_clips, what_clips_show
 from tune.runs.dry_run import describe_cost, estimate_samples
@@ -52,7 +53,7 @@ def test_batches_under_conditions_are_those_that_a_trial_can_have(tmp_path: Path
         "max_steps: 10\n"
     )
     storage = Storage.parse(str(tmp_path / "experiments"))
-    plan = make_plan(SearchRequest(space=str(path), trials=8, storage=storage))
+    plan = search_plan(storage, space=str(path), trials=8)
     assert plan.batch_sizes == [8, 16, 24, 32]
     assert plan.budget(100) == 320
 
@@ -88,9 +89,9 @@ def test_the_cost_in_words() -> None:
 
 
 def test_what_changed_clips_need_is_known_before_anything_starts(tmp_path: Path) -> None:
-    def plan(space: str, **settings: object) -> SearchPlan:
+    def plan(space: str, **settings: object) -> Plan:
         storage = Storage.parse(str(tmp_path / "experiments"))
-        return make_plan(SearchRequest(space=space, trials=1, storage=storage, settings=settings))
+        return search_plan(storage, space=space, trials=1, settings=settings)
 
     assert plan("robust").augments
     for settings in ({}, {"augment": 0.5, "augment_strength": 0}):

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 import yaml
 from demo_search import NAME, RUNGS, demo_experiment, demo_search, runs_of
+from plans import training_plan
 from processes import tune_whisper
 
 import trainer
 from tune.cli import main
-from tune.commands.train import read_request, train_parser
-from tune.experiments.training_plan import make_train_plan
 from tune_whisper import load_experiment
 
 pytestmark = pytest.mark.slow
@@ -226,8 +225,7 @@ def test_what_export_refuses(
 
 def test_train_from_a_search_takes_the_winners_settings(found: dict[str, Any]) -> None:
     """As the trial had them: the seed of its best repeat is not one of them."""
-    words = ["--from", NAME, "--storage", str(demo_search() / STORAGE)]
-    plan = make_train_plan(read_request(train_parser().parse_args(words)))
+    plan = training_plan("--from", NAME, "--storage", demo_search() / STORAGE)
     (trial,) = [trial for trial in found["trials"] if trial["trial_id"] == found["finalists"]["winner"]]
     assert {name: getattr(plan.base, name) for name in trial["config"]} == trial["config"]
     assert plan.base.seed == 11

@@ -9,25 +9,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_state_machine import BEGUN, RESOURCES, RUNGS, made_search
+from test_state_machine import RESOURCES, RUNGS, begun, made_search
 
 from tune.experiments.events import (
+    CheckpointSaved,
     Evaluated,
-    FinalRoundCut,
     TrialEnded,
     TrialProposed,
     TrialsOver,
     TrialStarted,
 )
+from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
 from tune.experiments.log import read_log
-from tune.experiments.plan import SearchRequest
-from tune.experiments.saved import load_saved
 from tune.runs import finish as finish_module
 from tune.runs.averages import measure_average
 from tune.runs.final_round import compare, plan_final_round
 from tune.runs.finish import find_finished, finish
-from tune.runs.resume import load_search
+from tune.runs.resume import resume
 from tune.runs.session import check_same_data, session_started
 from tune.search.budgets import Budgets
 from tune.util.errors import ExperimentError, ModelError
@@ -47,18 +46,17 @@ class Search:
 
     def __init__(self, folder: Path, **asked: Any) -> None:
         self.plan, self.experiment = made_search(folder, **{"trials": 2, **asked})
-        self.storage, self.folder = self.plan.request.storage, self.plan.folder
+        self.storage, self.folder = self.plan.storage, self.plan.folder
         self.begin()
-        self.experiment.log.append(*BEGUN)
+        self.experiment.log.append(begun(self.plan))
 
     def begin(self) -> None:
-        session: Any = SimpleNamespace(plan=self.plan, resources=RESOURCES, began=1.0, precision="auto")
-        self.experiment.log.append(session_started(session, self.experiment))
+        last = self.state.session
+        self.experiment.log.append(session_started(self.plan, RESOURCES, "auto", 1.0, last))
 
-    def resume(self, given: str = "", **asked: Any) -> None:
+    def resume(self, **given: Any) -> None:
         """`--resume` with these options."""
-        request = SearchRequest(space="", storage=self.storage, **{"trials": 8, **asked})
-        resumed = load_search(request, "x", given.split())
+        resumed = resume("x", self.storage, given)
         self.experiment, self.plan = resumed.experiment, resumed.plan
         self.begin()
 
@@ -92,8 +90,14 @@ class Search:
                     epoch=1.0,
                     metrics={"wer": wer, "cer": wer / 3, "train_samples": 10.0, "train_seconds": 1.0},
                     finished=not open_,
+                    keep="all",
+                ),
+                CheckpointSaved(
+                    trial_id=name,
+                    samples_seen=RUNGS[0 if open_ else -1],
                     checkpoint=f"trials/{folder}/checkpoint_000000",
-                )
+                    keep="all",
+                ),
             )
         if not open_:
             log.append(TrialEnded(trial_id=name, status="failed" if wer is None else "completed"))
@@ -110,7 +114,7 @@ class Search:
 
     def end(self, cut: Any = None) -> dict[str, Any]:
         if cut is not None:
-            self.experiment.log.append(FinalRoundCut(reason=cut, text=f"it ended by {cut}"))
+            self.experiment.log.append(TrialsOver(final_round=True, reason=cut, text=f"it ended by {cut}"))
         if compare(self.experiment):  # of these files no mean can be made
             measure_average(self.experiment, _no_mean, lambda _: None)
         finish(self.experiment, pytest.fail)
@@ -131,8 +135,8 @@ def test_the_weights_outlive_a_search_that_goes_on_for_worse(tmp_path: Path) -> 
     search.train("001-r1", 32.0)
     assert search.end()["best"]["run"] == "001-r1"
     assert search.weights() == {"001-r1"}
-    search.resume("--trials", trials=3)
-    assert search.plan.request.n_finalists == 1, "settled when the search began"
+    search.resume(trials=3)
+    assert search.plan.options.n_finalists == 1, "settled when the search began"
     search.train("003", 50.0)
     assert search.trials_over() == []
     found = search.end()
@@ -151,7 +155,7 @@ def test_a_final_round_that_a_budget_cuts_drops_nothing_and_is_finished_later(tm
     assert found["best"]["run"] == "001-r1"
     assert not found["interrupted"]
     assert search.weights() == {"001", "002", "001-r1", "002-r1"}
-    search.resume("--time-budget", budgets=Budgets(seconds=1e9))
+    search.resume(budgets={"seconds": 1e9})
     search.train("001-r2", 40.0)
     search.train("002-r2", 30.0)
     search.trials_over()
@@ -180,7 +184,7 @@ def test_those_that_lost_do_not_come_back(tmp_path: Path) -> None:
     search.trials_over()
     search.train_all(t001_r1=10.0, t002_r1=9.5)
     assert search.end()["finalists"]["winner"] == "002"
-    search.resume("--trials", trials=3)
+    search.resume(trials=3)
     search.train("003", 8.1)
     assert search.trials_over() == ["003-r1"]
     search.train("003-r1", 9.8)
@@ -196,18 +200,18 @@ def test_whoever_finds_the_end_undone_does_it(tmp_path: Path) -> None:
     search.train_all(t001=30.0, t002=31.0)
     before = search.state.seconds
     search.experiment.close()  # killed
-    resumed = load_search(SearchRequest(space="", trials=8, storage=search.storage), "x", [])
+    resumed = resume("x", search.storage, {})
     assert resumed.only_finish, "--resume does it as well"
     resumed.experiment.close()
     folder = find_finished("x", search.storage)
     assert read_log(search.folder / EVENTS_FILE).seconds == pytest.approx(before), (
         "the time between is no search's"
     )
-    assert load_saved(folder).best.trial_id == "001"
+    assert Experiment.read(folder).best.trial_id == "001"
     assert json.loads((search.folder / RESULTS_FILE).read_text())["interrupted"] is False
     assert search.weights() == {"001"}
     with pytest.raises(ExperimentError, match="all its 2 trials have ended"):
-        load_search(SearchRequest(space="", trials=8, storage=search.storage), "x", [])
+        resume("x", search.storage, {})
 
 
 def test_only_what_is_given_again_changes(tmp_path: Path) -> None:
@@ -216,8 +220,8 @@ def test_only_what_is_given_again_changes(tmp_path: Path) -> None:
     search = Search(tmp_path, finalists=1, repeats=3, budgets=budgets, keep_checkpoints="all", max_failures=5)
     search.train("001", 30.0, open_=True)
     search.end()
-    search.resume("--time-budget", budgets=Budgets(seconds=43200.0))
-    request = search.plan.request
+    search.resume(budgets={"seconds": 43200.0})
+    request = search.plan.options
     assert request.budgets == Budgets(seconds=43200.0, gpu_hours=5.0, plateau_trials=7, plateau_points=0.5)
     assert (request.trials, request.n_finalists, request.repeats) == (2, 1, 3)
     assert (request.keep_checkpoints, request.max_failures) == ("all", 5)
@@ -230,9 +234,8 @@ def test_how_trials_are_measured_holds_for_a_searchs_life(tmp_path: Path) -> Non
         search = Search(tmp_path / name, finalists=finalists)
         search.train("001", 30.0, open_=True)
         search.experiment.close()
-        request = SearchRequest(space="", trials=8, storage=search.storage, finalists=other)
-        resumed = load_search(request, "x", ["--finalists"])
-        assert resumed.settings.trials_full_window is (finalists == 0)
+        resumed = resume("x", search.storage, {"finalists": other})
+        assert resumed.experiment.settings.trials_full_window is (finalists == 0)
         resumed.experiment.close()
 
 
@@ -258,11 +261,11 @@ def test_other_data_on_resume_is_refused_by_what_differs(tmp_path: Path) -> None
         train = SimpleNamespace(epoch_samples=1.0)
         return SimpleNamespace(folder=Path("elsewhere"), splits=splits, clips=sizes, stream=None, train=train)
 
-    check_same_data("x", search.experiment, data(10, "a"))
+    check_same_data(search.experiment, data(10, "a"))
     for found, told in [
         (data(12, "b"), "has 12 validation clips now, 10 when it began"),
         (data(10, "b"), "has other validation clips or texts now"),
         (data(10, "a", test=Split(3, "c")), "has a test split now"),
     ]:
         with pytest.raises(ExperimentError, match=told):
-            check_same_data("x", search.experiment, found)
+            check_same_data(search.experiment, found)

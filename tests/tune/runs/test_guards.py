@@ -28,9 +28,9 @@ from trainer.scoring.alignment import ClipErrors
 from trainer.train import Evaluation, evaluate
 from tune.cli import main
 from tune.experiments.events import GuardMeasured
+from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import parse
-from tune.experiments.saved import load_saved
 from tune.report.experiment import load_experiment
 from tune.report.writer import make_report
 from tune.runs import finish as finish_module
@@ -97,7 +97,7 @@ def test_the_best_looking_finalist_that_loses_too_much_is_passed_over(tmp_path: 
     assert search.weights() == {"002-r1"}
     told = "001-a1 is passed over: 20.00 points more WER on english.csv"
     page = make_report(load_experiment(search.plan.experiment_folder)).html
-    saved = load_saved(search.plan.experiment_folder)
+    saved = Experiment.read(search.plan.experiment_folder)
     console = Console(file=io.StringIO(), width=200)
     print_summary(Outcome(search.plan, saved.state), console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
@@ -125,7 +125,7 @@ def test_killed_in_the_middle_nothing_is_measured_twice_and_new_guards_are_judge
     again.judge(search)
     assert (first.made, again.made) == (["base", "001-r2"], ["002-r1"])
     assert search.end()["best"]["run"] == "002-r1"
-    search.resume("--guard", trials=2, guard=(OTHER, Guard("/data/noisy", 50.0)))
+    search.resume(guard=[OTHER, Guard("/data/noisy", 50.0)])
     search.trials_over()
     more = Measurer({"002-r1": 70})
     more.judge(search)
@@ -152,7 +152,7 @@ def test_a_run_that_was_passed_over_does_not_come_back_in_a_search_that_goes_on(
     Averager(search, 50.0).average()
     Measurer({"001-r2": 30, "002-r1": 9}).judge(search)
     search.end()
-    search.resume("--trials", trials=3)
+    search.resume(trials=3)
     assert search.state.best().trial_id == "002-r1", "something can be exported at any moment"
     search.train("003", 50.0)
     search.trials_over()

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import shlex
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import mlflow
@@ -14,15 +13,16 @@ import pytest
 import yaml
 from s3_server import KEYS, s3_server
 from search_process import QUICK, Search
-from test_state_machine import RESOURCES, RUNGS, made_search
+from test_state_machine import begun, made_search
 
 from tune.cli import main
-from tune.commands.search import read_request, search_parser
+from tune.commands.search import read_options, search_parser
+from tune.experiments.experiment_file import write_experiment_file
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import fold
 from tune.experiments.object_stores.object_store import StorageError
+from tune.experiments.options import SearchOptions
 from tune.experiments.plan import settled
-from tune.experiments.settings_file import write_search_file
 from tune.experiments.storage import Storage
 from tune.search.budgets import Budgets
 from tune.search.guards import Guard
@@ -113,27 +113,26 @@ def test_the_command_that_runs_it_again_asks_for_the_same(finalists: int, tmp_pa
     """On fed11aa it left out `--warm-start`, `--track`, `--address` and `--keep-checkpoints`."""
     plan, experiment = made_search(tmp_path, trials=2)
     experiment.close()
-    request = dataclasses.replace(
-        plan.request,
+    options = dataclasses.replace(
+        plan.options,
         **{"gpus_per_trial": 0.5, "cpus_per_trial": 2.0, "max_concurrent": 3, "max_failures": 0, "seed": 7},
-        **{"keep_checkpoints": "all", "address": "auto", "track": ("mlflow", "tensorboard")},
+        **{"keep_checkpoints": "all", "track": ["mlflow", "tensorboard"]},
         **{
             "finalists": finalists,
             "repeats": 3 if finalists else 2,
-            "guard": (Guard("/data/x", 2.5),),
+            "guard": [Guard("/data/x", 2.5)],
             "tracking_uri": "sqlite:////x/y.db",
         },
         **{"warm_start": "earlier", "settings": {"epochs": 2.0, "audio_dir": "sounds"}},
         budgets=Budgets(seconds=3600.0, gpu_hours=2.5, plateau_trials=4, plateau_points=0.5),
     )
     sounds = str(Path("sounds").absolute())
-    asked = dataclasses.replace(plan, request=request, base=settled(plan.base.replace(audio_dir="sounds")))
-    base = asked.base.replace(evaluate_at=RUNGS)
-    data: Any = SimpleNamespace(clips={"train": 800}, drop_counts=dict, notes=[])
-    write_search_file(asked, base, data, RESOURCES, full_window=True)
+    base = settled(plan.base.replace(audio_dir="sounds"))
+    asked = dataclasses.replace(plan, options=options, base=base, address="auto")
+    write_experiment_file(asked, begun(asked))
     _, *words = shlex.split(yaml.safe_load((plan.folder / "experiment.yaml").read_text())["run_again"])
-    found = read_request(search_parser().parse_args(words), words)
-    space, storage = str(plan.folder / "space.yaml"), found.storage
-    same = dataclasses.replace(request, settings={"epochs": 2.0, "audio_dir": sounds})
-    assert found == dataclasses.replace(same, experiment=None, space=space, storage=storage)
-    assert storage.address == request.storage.address
+    arguments = search_parser().parse_args(words)
+    space, settings = str(plan.folder / "space.yaml"), {"epochs": 2.0, "audio_dir": sounds}
+    same = dataclasses.replace(options, space=space, settings=settings)
+    assert SearchOptions().changed(read_options(arguments)) == same
+    assert (arguments.storage.address, arguments.address) == (plan.storage.address, "auto")

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_state_machine import BEGUN, RUNGS, Display, made_search
+from test_state_machine import RESOURCES, RUNGS, Display, begun, made_search
 
 from tune.cluster.progress_channel import EVALUATED, SAVED, START
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import SessionStarted
 from tune.runs.callback import SearchCallback
+from tune.runs.session import session_started
 from tune.search.records import TrialRecord
 from tune.search.scheduler import TRIAL_ID, Judge
 
@@ -24,7 +24,7 @@ class Driver:
     def __init__(self, folder: Path, **asked: Any) -> None:
         self.plan, self.experiment = made_search(folder, **asked)
         self.log = self.experiment.log
-        self.log.append(SessionStarted(session=1, began=0.0, **self.plan.asked), *BEGUN)
+        self.log.append(session_started(self.plan, RESOURCES, "auto", 0.0, None), begun(self.plan))
         records = self.log.state.records
         judge = Judge(self.plan.space.scheduler, RUNGS, records, 60.0)
         display: Any = Display()

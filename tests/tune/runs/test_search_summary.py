@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from made_experiments import made_trial, search_outcome, write_experiment
+from plans import search_plan
 from rich.console import Console
 
 from tune.experiments.events import Entry, FinalistsCompared, HeldOutMeasured
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log
-from tune.experiments.plan import SearchRequest, make_plan
 from tune.experiments.storage import Storage
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
@@ -101,7 +101,7 @@ def test_finalists_that_could_not_be_compared(tmp_path: Path) -> None:
 
 def test_where_all_diverged_it_says_what_to_search(tmp_path: Path) -> None:
     written = write_experiment(tmp_path, [made_trial(number, []) for number in (1, 2)])
-    request = SearchRequest(space="lr_batch", trials=2, storage=Storage.parse(tmp_path / "elsewhere"))
-    lines = printed(Outcome(make_plan(request), read_log(written.path / EVENTS_FILE)))
+    plan = search_plan(Storage.parse(tmp_path / "elsewhere"), space="lr_batch", trials=2)
+    lines = printed(Outcome(plan, read_log(written.path / EVENTS_FILE)))
     assert lines[0].endswith(": 2 diverged")
     assert lines[1] == "all trials diverged: search lower learning rates"

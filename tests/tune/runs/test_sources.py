@@ -65,7 +65,7 @@ def test_each_source_is_in_the_log_in_results_in_mlflow_and_on_the_page(search: 
     assert len(set(weights)) == 2
     assert 1.0 in weights, "the weight of the data file is tried first"
     events = [json.loads(line) for line in (experiment / "events.jsonl").read_text().splitlines()]
-    (data,) = [event["data"] for event in events if event["event"] == "DataPrepared"]
+    (data,) = [event["data"]["data"] for event in events if event["event"] == "Prepared"]
     assert data["sources"]["west"]["weight"] == 1.0, "that of the space"
     assert data["epoch_samples"] == 24 + 24 + 12
     measured = [event["data"] for event in events if event["event"] == "Evaluated"]
@@ -166,7 +166,7 @@ def test_recordings_with_subtitles_are_training_data(tmp_path: Path) -> None:
     experiment = tmp_path / "experiments" / "talks"
     assert json.loads((experiment / "results.json").read_text())["best"]["wer"] < 100
     events = [json.loads(line) for line in (experiment / "events.jsonl").read_text().splitlines()]
-    (data,) = [event["data"] for event in events if event["event"] == "DataPrepared"]
+    (data,) = [event["data"]["data"] for event in events if event["event"] == "Prepared"]
     assert 2 <= data["longest_seconds"] <= 4, "cues are joined, and never beyond the model's window"
     assert 30 < sum(data["clips"].values()) < 100
     assert not (experiment / "dropped_clips.jsonl").exists()

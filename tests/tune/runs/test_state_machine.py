@@ -34,21 +34,21 @@ from hypothesis.stateful import (
 )
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from plans import search_plan
 
 import tune.experiments.log as log_module
 from tune.cluster.progress_channel import EVALUATED, SAVED, START
 from tune.cluster.resources import TrialResources
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import BaselineMeasured, DataPrepared, SessionStarted, TrialsOver, WeightsDropped
+from tune.experiments.events import Baseline, Data, ExportChosen, Prepared, SessionStarted, TrialsOver
+from tune.experiments.experiment import OpenExperiment
+from tune.experiments.experiment_file import write_experiment_file
 from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
 from tune.experiments.log import parse, read_log
-from tune.experiments.opened import OpenExperiment
-from tune.experiments.plan import SearchPlan, SearchRequest, make_plan
+from tune.experiments.plan import Plan
 from tune.experiments.results import results_of
-from tune.experiments.settings_file import write_search_file
 from tune.experiments.storage import Storage
 from tune.runs import finish as finish_module
-from tune.runs import session as session_module
 from tune.runs.averages import measure_average
 from tune.runs.callback import SearchCallback
 from tune.runs.final_round import (
@@ -60,7 +60,8 @@ from tune.runs.final_round import (
 )
 from tune.runs.finish import finish, finish_if_owed
 from tune.runs.ray_tune import RayStopper
-from tune.runs.resume import load_search
+from tune.runs.resume import resume
+from tune.runs.session import session_started
 from tune.runs.trials import TrialRunner
 from tune.search.budgets import Budgets
 from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
@@ -166,24 +167,28 @@ class MemoryStore:
     log_artifact = log_artifacts = set_experiment_tag
 
 
-BEGUN = (
-    DataPrepared(features_key="k", clips={"train": 800, "validation": 10}, splits={"validation": "a"}),
-    BaselineMeasured(rates={"wer": 60.0, "cer": 30.0, "clips": 10.0}),
-)
-"""What follows the beginning of a search's first session."""
+def begun(plan: Plan) -> Prepared:
+    """What follows the beginning of a search's first session."""
+    clips = {"train": 800, "validation": 10}
+    return Prepared(
+        train_config=plan.base.replace(evaluate_at=RUNGS).to_dict(),
+        space=plan.space.to_dict(),
+        rungs=RUNGS,
+        trials_full_window=not plan.options.n_finalists,
+        resources=RESOURCES,
+        data=Data(features_key="k", clips=clips, splits={"validation": "a"}),
+        baseline=Baseline(rates={"wer": 60.0, "cer": 30.0, "clips": 10.0}),
+    )
 
 
-def made_search(folder: Path, **asked: Any) -> tuple[SearchPlan, OpenExperiment]:
+def made_search(folder: Path, **asked: Any) -> tuple[Plan, OpenExperiment]:
     """A search in `folder / "experiments"` that has all its files but for events."""
     space = folder / "space.yaml"
     space.write_text(SPACE)
-    storage = Storage.parse(folder / "experiments")
-    plan = make_plan(SearchRequest(**{"space": str(space), "storage": storage, "experiment": "x"}, **asked))
+    plan = search_plan(Storage.parse(folder / "experiments"), "x", space=str(space), **asked)
     plan.folder.mkdir(parents=True)
     (plan.folder / "space.yaml").write_text(SPACE)
-    data: Any = SimpleNamespace(clips={"train": 800, "validation": 10}, drop_counts=dict, notes=[])
-    base = plan.base.replace(evaluate_at=RUNGS)
-    write_search_file(plan, base, data, RESOURCES, full_window=not plan.request.n_finalists)
+    write_experiment_file(plan, begun(plan))
     return plan, OpenExperiment(plan.experiment_folder)
 
 
@@ -298,15 +303,11 @@ class SearchMachine(RuleBasedStateMachine):
         }
         self.plan, self.experiment = made_search(self.folder, **asked)
         self.experiment.log._clock = self.clock.time
-        self.experiment.log.append(self.session_started(), *BEGUN)
+        self.experiment.log.append(self.session_started(), begun(self.plan))
         self.look()
 
     def session_started(self) -> Any:
-        session: Any = SimpleNamespace(
-            plan=self.plan, resources=RESOURCES, began=self.clock.now, precision="auto"
-        )
-        assert self.experiment is not None
-        return session_module.session_started(session, self.experiment)
+        return session_started(self.plan, RESOURCES, "auto", self.clock.now, self.state.session)
 
     def look(self) -> None:
         """Choose the records that this stage works on, as `run_trials` and `run_repeats` do."""
@@ -349,7 +350,7 @@ class SearchMachine(RuleBasedStateMachine):
             return [name for name in state.open_repeats if name not in self.running]
         known = [run.trial_id for run in state.records.running() if run.trial_id not in self.running]
         new = len(state.records) + 1
-        return known or ([f"{new:03d}"] if new <= self.plan.request.trials else [])
+        return known or ([f"{new:03d}"] if new <= self.plan.options.trials else [])
 
     @precondition(lambda self: self.experiment is not None)
     @rule(rate=st.floats(1e-4, 1e-1))
@@ -552,7 +553,7 @@ class SearchMachine(RuleBasedStateMachine):
                 else:
                     self.begin_training(self.waiting()[0])
 
-    @precondition(lambda self: self.experiment and self.plan.request.n_finalists and not self.state.chosen)
+    @precondition(lambda self: self.experiment and self.plan.options.n_finalists and not self.state.chosen)
     @rule(wer=WERS, more=st.integers(1, 3))
     def come_to_the_end_and_add_trials(self, wer: float, more: int) -> None:
         """All that was asked for is done, the final round too, and then more trials are wanted."""
@@ -618,21 +619,13 @@ class SearchMachine(RuleBasedStateMachine):
     )
     def resume(self, more: int, repeats: int | None, finalists: int | None, seconds: float | None) -> None:
         before = read_log(self.plan.folder / EVENTS_FILE)
-        asked = before.session
-        assert asked is not None
-        options = {"--trials": more >= 0, "--repeats": repeats, "--finalists": finalists is not None}
-        given = {name for name, value in options.items() if value}
-        given |= {"--time-budget"} if seconds else set()
-        request = SearchRequest(
-            space="",
-            trials=max(1, asked.trials + more),
-            storage=self.storage,
-            finalists=finalists,
-            repeats=repeats or 2,
-            budgets=Budgets(seconds=seconds),
-        )
+        asked = before.options
+        wanted = {"trials": max(1, asked.trials + more) if more >= 0 else None}
+        wanted |= {"repeats": repeats, "finalists": finalists}
+        given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+        given |= {"budgets": {"seconds": seconds}} if seconds else {}
         try:
-            resumed = load_search(request, "x", given)
+            resumed = resume("x", self.storage, given)
         except ExperimentError as error:
             if "have begun" not in str(error):
                 assert "have ended" in str(error)
@@ -641,7 +634,7 @@ class SearchMachine(RuleBasedStateMachine):
             return
         self.experiment, self.plan = resumed.experiment, resumed.plan
         self.experiment.log._clock = self.clock.time
-        self.check_request(asked, given, seconds)
+        self.check_options(asked, given, seconds)
         with self.driver():
             if resumed.only_finish:
                 self.end()
@@ -651,14 +644,14 @@ class SearchMachine(RuleBasedStateMachine):
             set_aside_leftovers(self.experiment, self.refuse)
             self.look()
 
-    def check_request(self, asked: Any, given: set[str], seconds: float | None) -> None:
+    def check_options(self, asked: Any, given: dict[str, Any], seconds: float | None) -> None:
         """Only what was given again has changed."""
-        request = self.plan.request
+        request = self.plan.options
         again = {"seconds": seconds} if seconds else {}
         assert request.budgets == dataclasses.replace(asked.budgets, **again)
-        if "--finalists" not in given:
-            assert request.n_finalists == asked.finalists
-        if "--repeats" not in given:
+        if "finalists" not in given:
+            assert request.n_finalists == asked.n_finalists
+        if "repeats" not in given:
             assert request.repeats == asked.repeats
 
     @rule()
@@ -742,13 +735,12 @@ class SearchMachine(RuleBasedStateMachine):
             if isinstance(entry.event, SessionStarted):
                 compared = 0
             compared += isinstance(entry.event, TrialsOver)
-            if isinstance(entry.event, WeightsDropped):
-                assert state.chosen is not None
+            if isinstance(entry.event, ExportChosen) and (going := state.superfluous(entry.event)):
                 assert compared, "nothing goes before the trials of its session are over"
                 assert not (state.end and state.end.reason == "failures")
                 assert not state.open_repeats
                 assert not state.open_average
-                assert not {state.chosen.run, *state.chosen.keep} & set(entry.event.runs)
+                assert not {entry.event.run, *entry.event.keep} & {run.trial_id for run in going}
             state.apply(entry)
 
     @invariant()

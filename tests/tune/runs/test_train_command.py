@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -15,16 +16,15 @@ import mlflow
 import pytest
 from demo_search import NAME, demo_experiment
 from made_logs import MadeLog
+from plans import training_plan
 from processes import tune_whisper
 from search_process import Search, state
 
 from trainer.config import TrainConfig
 from trainer.data.clips import load_clips
 from tune.cli import main
-from tune.commands.train import read_request, train_parser
+from tune.experiments.experiment import Experiment
 from tune.experiments.folder import ExperimentFolder
-from tune.experiments.saved import load_saved
-from tune.experiments.training_plan import TrainPlan, make_train_plan
 from tune_whisper import ExperimentError, train
 
 SMALL = ["--set", "max_train_clips=32", "--set", "max_eval_clips=16", "--set", "generation_max_length=40"]
@@ -41,10 +41,6 @@ def earlier_search(folder: Path, name: str = "earlier") -> None:
     made.close()
 
 
-def plan_of(*words: str) -> TrainPlan:
-    return make_train_plan(read_request(train_parser().parse_args(list(words))))
-
-
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -54,9 +50,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_settings_that_are_shown_are_those_that_are_trained(here: Path) -> None:
     """Also where the base model's measurement changes them."""
-    plan = plan_of("--set", "audio_window=batch", "--set", "learning_rate=1e-3")
+    plan = training_plan("--set", "audio_window=batch", "--set", "learning_rate=1e-3")
     assert plan.trial_config["audio_window"] == "batch"
-    assert plan.with_base(plan.base.replace(audio_window=4.0)).trial_config["audio_window"] == 4.0
+    changed = dataclasses.replace(plan, base=plan.base.replace(audio_window=4.0))
+    assert changed.trial_config["audio_window"] == 4.0
 
 
 MISTAKES: dict[str, tuple[list[str], list[str]]] = {
@@ -104,27 +101,27 @@ def test_a_mistake_is_one_clear_line(name: str, here: Path, capfd: pytest.Captur
 def test_flags_go_before_the_file_and_that_before_the_experiment(here: Path) -> None:
     earlier_search(here)
     (here / "own.yaml").write_text("learning_rate: 5e-4\ndropout: 0.1\nmax_steps: 7\nworkers: 2\n")
-    taken = plan_of("--from", "earlier").base
+    taken = training_plan("--from", "earlier").base
     assert (taken.learning_rate, taken.train_batch_size, taken.weight_decay) == (2e-3, 4, 0.01)
     assert (taken.epochs, taken.seed, taken.workers, taken.evaluate_at) == (2.0, 5, 1, None)
-    assert plan_of("--from", "earlier", "--trial", "1").base.learning_rate == 1e-3
+    assert training_plan("--from", "earlier", "--trial", "1").base.learning_rate == 1e-3
 
-    both = plan_of("own.yaml", "--from", "earlier").base
+    both = training_plan("own.yaml", "--from", "earlier").base
     assert (both.learning_rate, both.dropout, both.train_batch_size, both.workers) == (5e-4, 0.1, 4, 2)
     assert (both.epochs, both.max_steps) == (None, 7), "the file's budget takes the place of the other"
 
     words = ["--set", "learning_rate=null", "--set", "max_train_clips=null", "--epochs=1", "--workers=3"]
-    flags = plan_of("own.yaml", "--from", "earlier", *words).base
+    flags = training_plan("own.yaml", "--from", "earlier", *words).base
     assert (flags.dropout, flags.max_train_clips, flags.workers) == (0.1, None, 3)
     assert (flags.epochs, flags.max_steps) == (1.0, None)
-    assert flags.learning_rate == plan_of().base.learning_rate, "the default of the model's size"
+    assert flags.learning_rate == training_plan().base.learning_rate, "the default of the model's size"
 
 
 def test_another_effective_batch_is_told(here: Path) -> None:
     earlier_search(here)
-    (note,) = plan_of("--from", "earlier", "--workers", "2").notes
+    (note,) = training_plan("--from", "earlier", "--workers", "2").notes
     assert "8 here, it was 4 in earlier" in note
-    assert plan_of("--from", "earlier", "--workers", "2", "--set", "train_batch_size=2").notes == ()
+    assert training_plan("--from", "earlier", "--workers", "2", "--set", "train_batch_size=2").notes == ()
 
 
 def results(folder: Path, name: str) -> dict[str, Any]:
@@ -189,7 +186,7 @@ def test_the_winners_settings_once_more_on_train_and_validation(
     assert f"after which {first['best']['run']} of {NAME} was best" in printed
     assert "measured  on the test split" in printed
     before, after = (
-        load_saved(ExperimentFolder(name, tmp_path / "experiments" / name)) for name in (NAME, "both")
+        Experiment.read(ExperimentFolder(name, tmp_path / "experiments" / name)) for name in (NAME, "both")
     )
     assert before.state.data is not None and after.state.data is not None
     assert after.state.data.splits["validation"] == before.state.data.splits["test"], (

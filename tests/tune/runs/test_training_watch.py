@@ -9,16 +9,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from made_logs import MadeLog, training_settings
+from made_logs import TRAINING, MadeLog
 from rich.console import Console
 
 from tune.cluster.progress_channel import EVALUATED, FAILED, SAVED, START
 from tune.experiments.events import SessionStarted, TrialEnded, TrialStarted
+from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import ExperimentFolder
-from tune.experiments.opened import OpenExperiment
+from tune.experiments.options import SearchOptions
+from tune.experiments.plan import TRIAL
 from tune.experiments.storage import Storage
-from tune.experiments.training_plan import TRIAL, TrainRequest
-from tune.runs.resume import load_training
+from tune.runs.resume import resume
 from tune.runs.training import TrainingWatch
 from tune.runs.training_display import TrainDisplay
 
@@ -28,8 +29,8 @@ class Watched:
 
     def __init__(self, storage: Path) -> None:
         self.storage = storage
-        made = MadeLog(storage / "alone", **training_settings())
-        made.session(trials=1, kind="training")
+        made = MadeLog(storage / "alone", **TRAINING)
+        made.session()
         made.begin(TRIAL)
         made.close()
         self.folder = made.folder
@@ -39,9 +40,9 @@ class Watched:
     def open(self) -> None:
         """A process runs it."""
         self.experiment = OpenExperiment(ExperimentFolder("alone", self.folder))
-        request = SimpleNamespace(max_failures=2)
-        plan = SimpleNamespace(folder=self.folder, request=request)
-        session: Any = SimpleNamespace(experiment=self.experiment, plan=plan)
+        plan = SimpleNamespace(folder=self.folder, options=SearchOptions())
+        state = self.experiment.state
+        session: Any = SimpleNamespace(experiment=self.experiment, plan=plan, state=state)
         display: Any = SimpleNamespace(
             event=self.events.append, update=lambda *_: None, told=lambda: None, restart=lambda: None
         )
@@ -51,8 +52,8 @@ class Watched:
         """The next process, which goes on."""
         self.experiment.close()
         self.open()
-        number = self.log.state.session.session + 1 if self.log.state.session else 1
-        self.log.append(SessionStarted(session=number, began=0.0, kind="training"))
+        last = self.log.state.session
+        self.log.append(SessionStarted(session=last.session + 1, began=0.0, options=last.options))
         self.log.append(TrialStarted(trial_id=TRIAL, folder=TRIAL))
 
     @property
@@ -101,7 +102,7 @@ def test_a_training_that_was_killed_in_its_last_save_can_be_resumed(watched: Wat
     watched.evaluate(100, 10.0)
     watched.evaluate(200, 8.0, finished=True, save=False)
     watched.experiment.close()
-    resumed = load_training(TrainRequest(storage=Storage.parse(watched.storage)), "alone")
+    resumed = resume("alone", Storage.parse(watched.storage), {}, "training")
     resumed.experiment.close()
     watched.again()
     assert (watched.starts, watched.watch.record.outcome) == ([100], "running")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plans import search_plan
 
-from tune.experiments.plan import SearchRequest, make_plan
 from tune.experiments.storage import Storage
 from tune.search.finalists import (
     ClipErrors,
@@ -295,7 +295,7 @@ def test_a_seed_fixed_by_the_space_file_is_no_repeats(tmp_path: Path, space_seed
     fixed = "" if space_seed is None else f"seed: {space_seed}\n"
     path.write_text(f"{RATE}: {{type: float, low: 1.0e-4, high: 1.0e-2, log: true}}\n{fixed}")
     storage = Storage.parse(str(tmp_path / "experiments"))
-    plan = make_plan(SearchRequest(space=str(path), trials=8, storage=storage, seed=6))
+    plan = search_plan(storage, space=str(path), trials=8, seed=6)
     trained_with = 6 if space_seed is None else space_seed
     assert plan.base.seed == trained_with
     best = choose_finalists(trials(*[(9.0 + n, "completed") for n in range(8)]), 2)

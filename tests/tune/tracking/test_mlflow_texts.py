@@ -10,7 +10,7 @@ import pytest
 from made_experiments import search_outcome
 from made_logs import MadeLog
 
-from tune.experiments.saved import SavedExperiment, load_saved
+from tune.experiments.experiment import Experiment
 from tune.experiments.storage import Storage
 from tune.search.records import Stop, TrialRecord
 from tune.tracking.mlflow_texts import search_note, trial_note
@@ -18,10 +18,10 @@ from tune.tracking.mlflow_texts import search_note, trial_note
 OPTION = " --storage elsewhere"
 
 
-def made(folder: Path, **kinds: Any) -> SavedExperiment:
+def made(folder: Path, **kinds: Any) -> Experiment:
     """A search of 12 trials, of which the first has the usual settings, and 003 and 004 are finalists."""
     search_outcome(folder, **kinds)
-    return load_saved(Storage.parse(folder).experiment("made"))
+    return Experiment.read(Storage.parse(folder).experiment("made"))
 
 
 def test_a_search_that_gained_nothing(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_given_up_at_the_end_and_told_how_to_deliver(tmp_path: Path, proxy: CutP
     made.end("001")
     told = sync.finish(timeout=5.0) or ""
     command = f"tune-whisper sync {made.name} --storage {tmp_path}"
-    assert f"4 events wait for MLflow; `{command}` delivers them. " in told
+    assert f"7 events wait for MLflow; `{command}` delivers them. " in told
     assert "me:***@127.0.0.1" in told
     assert "s3cret" not in told
     files = [path for path in made.folder.rglob("*") if path.is_file()]
@@ -133,7 +133,7 @@ def test_a_server_that_hangs_holds_up_nobody(tmp_path: Path, proxy: CutProxy, be
     proxy.passing.clear()
     whole_search(made)
     before = time.monotonic()
-    assert "15 events wait for MLflow" in (sync.finish(timeout=2.0) or "")
+    assert "18 events wait for MLflow" in (sync.finish(timeout=2.0) or "")
     assert time.monotonic() - before < 10
 
 
@@ -182,6 +182,6 @@ def test_a_damaged_line_is_told_and_what_came_before_is_delivered(folder: Path, 
     sync = begin(made, stores=["mlflow"])
     assert len(run_ids(folder)) == 2
     with (folder / "events.jsonl").open("ab") as file:
-        file.write(b'{"n": 17}\n')
-    assert "line 16 is damaged" in str(wait_for(lambda: sync.problem, 10))
-    assert "line 16 is damaged" in str(sync.finish())
+        file.write(b'{"n": 20}\n')
+    assert "line 19 is damaged" in str(wait_for(lambda: sync.problem, 10))
+    assert "line 19 is damaged" in str(sync.finish())

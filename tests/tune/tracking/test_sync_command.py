@@ -44,7 +44,7 @@ def test_what_waits_is_delivered_once(
     assert error.count("\n") == 1
     proxy.start()
     assert sync(words(made)) == 0
-    assert capsys.readouterr().out == f"MLflow: all 15 events of {made.name} are there\n"
+    assert capsys.readouterr().out == f"MLflow and the Optuna study: all 18 events of {made.name} are there\n"
     client = client_of(server.url)
     runs = children(client, only_parent(client, made.name))
     assert steps(client, runs["001"].info.run_id) == [384, 1088, 3200]
@@ -77,7 +77,7 @@ def test_a_store_that_was_emptied_is_told_everything(
     shutil.move(made.folder, moved)
     shutil.copy(empty_database(), moved / "mlflow.db")
     assert sync(["x", "--storage", str(moved.parent)]) == 0
-    assert "all 15 events of x are there" in capsys.readouterr().out
+    assert "all 18 events of x are there" in capsys.readouterr().out
     client = client_of(f"sqlite:///{moved}/mlflow.db")
     assert set(children(client, only_parent(client, "x"))) == {"001", "002"}
 

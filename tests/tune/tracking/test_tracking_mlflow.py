@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_logs import BEGAN, MadeLog, training_settings
+from made_logs import BEGAN, TRAINING, MadeLog
 from mlflow_server import children, client_of, only_parent, steps
 
 from tune.experiments.events import (
-    BaselineMeasured,
     ExportChosen,
     FinalistsCompared,
     FinalRoundPlanned,
@@ -257,7 +256,7 @@ def test_killed_at_every_call_and_started_again(in_steps: MadeLog, tmp_path: Pat
 
 
 def test_a_single_training_is_one_run(tmp_path: Path, database: str) -> None:
-    made = MadeLog(tmp_path / tmp_path.name, database, **training_settings())
+    made = MadeLog(tmp_path / tmp_path.name, database, **TRAINING)
     made.session(kind="training", trials=1)
     made.trial("001", 50.0, 30.0, 12.0)
     made.progress("001", 100, 200)
@@ -322,8 +321,8 @@ def test_a_log_whose_end_was_lost(made: MadeLog, database: str) -> None:
     made.again()
     made.session(2, trials=2)
     made.trial("002", 45.0, 40.0, 35.0)
-    for number in range(20):  # beyond the number of the last event that was delivered
-        made.append(BaselineMeasured(rates={"wer": 60.0, "number": float(number)}))
+    for number in range(3, 23):  # beyond the number of the last event that was delivered
+        made.session(number, trials=2)
     made.finish()
     made.deliver()
     runs = children(client, parent)

@@ -10,15 +10,14 @@ import socket
 from pathlib import Path
 
 import pytest
-import yaml
 from made_logs import MadeLog
 from mlflow_server import DIRECT, Server, running_ui, search_runs
 
 from tune.cli import main
 from tune.experiments.events import ResultsWritten
+from tune.experiments.experiment import Experiment
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.mlflow_store import default_tracking_uri
-from tune.experiments.settings import read_tracking_uri
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
@@ -42,8 +41,9 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_experiment(folder: Path, uri: str) -> None:
-    folder.mkdir()
-    (folder / "experiment.yaml").write_text(yaml.safe_dump({"tracking_uri": uri, "train_config": {}}))
+    made = MadeLog(folder, uri)
+    made.session()
+    made.close()
 
 
 def free_port() -> int:
@@ -103,11 +103,12 @@ def test_a_port_that_is_taken(storage: Path, capsys: pytest.CaptureFixture[str])
 
 def test_a_folder_that_was_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_experiment(tmp_path / "moved", f"sqlite:///{tmp_path}/before/mlflow.db")
-    moved = ExperimentFolder("moved", tmp_path / "moved")
     told = refused(capsys, tmp_path, "moved")
     assert "its MLflow store " in told and "before/mlflow.db is gone" in told
-    (moved.path / "mlflow.db").touch()
-    assert read_tracking_uri(moved) == default_tracking_uri(moved.path)
+    MadeLog(tmp_path / "own").session()
+    own = ExperimentFolder("own", (tmp_path / "own").rename(tmp_path / "elsewhere"))
+    (own.path / "mlflow.db").touch()
+    assert Experiment.read(own).tracking_uri == default_tracking_uri(own.path)
 
 
 def test_a_tracking_server_has_its_own_ui(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from made_experiments import made_trial, write_experiment
 
+from tune.experiments.experiment import LOCK_FILE
 from tune.experiments.listing import list_experiments
-from tune.experiments.opened import LOCK_FILE
 from tune.experiments.storage import Storage
 from tune.report.experiment import load_experiment
 from tune.tracking.mlflow_connection import open_store

@@ -20,8 +20,8 @@ from search_process import HANGING, QUICK, Search, results
 import trainer
 from trainer.config import TrainConfig
 from tune.cluster.progress_channel import Start
+from tune.experiments.experiment import Experiment
 from tune.experiments.folder import ExperimentFolder
-from tune.experiments.saved import load_saved
 from tune.util.errors import error_line
 from tune.workers.retries import ACCUMULATION, MICRO_BATCH, train_persistently
 
@@ -104,7 +104,7 @@ def test_a_failure_of_every_trial_ends_the_search(tmp_path: Path) -> None:
     assert "3 trials failed one after the other" in search.log
     assert found["trials"][0]["error"].strip() in search.log
     assert "the usual learning rate of a model with such a WER is 0.00015" in search.log
-    saved = load_saved(ExperimentFolder("x", experiment))
+    saved = Experiment.read(ExperimentFolder("x", experiment))
     assert saved.state.baseline is not None and saved.space is not None
     assert saved.state.baseline.learning_rate == saved.base.learning_rate == 1.5e-4
     assert dict(saved.space.describe())["learning_rate"].startswith("1.5e-05 to 0.0015")

@@ -10,7 +10,7 @@ from looping_whisper import make_looping_whisper
 from make_data import tone, write_manifest
 from processes import tune_whisper
 
-from tune.experiments.saved import load_saved
+from tune.experiments.experiment import Experiment
 from tune.experiments.storage import Storage
 
 RATE = 16_000
@@ -44,7 +44,7 @@ def test_trials_are_compared_as_they_are_measured_and_finalists_on_all_in_the_wh
     told = found.stdout
     assert "warning: audio_window=2.7: " in told
     assert "trials measure 500 of 540 validation clips, always the same, finalists all" in told
-    state = load_saved(Storage.parse(str(tmp_path / "experiments")).experiment("judged")).state
+    state = Experiment.read(Storage.parse(str(tmp_path / "experiments")).experiment("judged")).state
     part, every = state.trial_base_rates, state.base_rates
     assert (part["clips"], every["clips"]) == (500, 540)
     assert part["wer"] > 2 * every["wer"], "the model is not what the test needs"

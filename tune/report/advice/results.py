@@ -31,7 +31,7 @@ def worse_than_base(analysis: Analysis) -> Iterator[Advice]:
     if best is None or wer is None or wer < base:
         return
     if not base:
-        clips = counted(analysis.experiment.settings.clips["validation"], "validation clip")
+        clips = counted(analysis.experiment.settings.data.clips["validation"], "validation clip")
         yield Advice(
             f"The untouched base model makes no error on the {clips}: there is nothing to gain on these.",
             "Keep it, or search on clips that are harder for it.",
@@ -86,7 +86,7 @@ def nothing_left(analysis: Analysis) -> Iterator[Advice]:
     winner, base = analysis.winner, analysis.experiment.base_value
     if winner is None or winner.value or not base:
         return
-    clips = counted(analysis.experiment.settings.clips["validation"], "validation clip")
+    clips = counted(analysis.experiment.settings.data.clips["validation"], "validation clip")
     yield Advice(
         f"The {analysis.who} makes no error on the {clips}: there is nothing left to search for on these.",
         "Make sure that none of their texts or recordings is in the training data (`tune-whisper inspect` tells), and "

@@ -56,7 +56,7 @@ def clips_dropped(analysis: Analysis) -> Iterator[Advice]:
     """A good part of the data could not be used."""
     settings = analysis.experiment.settings
     dropped = sum(settings.dropped.values())
-    total = dropped + sum(settings.clips.values())
+    total = dropped + sum(settings.data.clips.values())
     if not dropped or dropped < _DROPPED_SHARE * total:
         return
     yield Advice(

@@ -1,0 +1,295 @@
+"""One experiment: its folder, and what its log folds to; read, or opened by the one process that writes to it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import difflib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, TypeAlias
+
+import yaml
+
+from trainer.config import TrainConfig
+from trainer.data.kept_splits import SPLITS_FILE
+from trainer.model.adapters import with_base
+from tune.experiments.events import Prepared
+from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
+from tune.experiments.log import ExperimentLog, fold
+from tune.experiments.mlflow_store import default_tracking_uri, sqlite_path
+from tune.experiments.object_stores.object_store import StorageError
+from tune.experiments.object_stores.owner import Owner
+from tune.experiments.state import SearchState
+from tune.search.records import TrialRecord
+from tune.space.space import parse_space
+from tune.util.errors import ExperimentError, SpaceError
+from tune.util.files import LockedError, is_locked, own_lock
+from tune.util.redact import without_password
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from tune.experiments.storage import Storage
+    from tune.space.space import SearchSpace
+
+Find: TypeAlias = "Callable[[str, Storage], ExperimentFolder]"
+"""Finds an experiment as `find_experiment` does, or in its end where a killed process had left only that."""
+LOCK_FILE = ".running"
+
+
+@dataclasses.dataclass
+class Experiment:
+    """A search, or a single training, as it was read."""
+
+    folder: ExperimentFolder
+    state: SearchState
+
+    @classmethod
+    def read(cls, folder: ExperimentFolder) -> Experiment:
+        """An experiment whose small files can be read, also while it runs.
+
+        Raises:
+            ExperimentError: its search has not begun, or its log is damaged.
+        """
+        log = folder.read(EVENTS_FILE)
+        if log is None:
+            raise no_log(folder)
+        return cls(folder, fold(log, folder.path / EVENTS_FILE))
+
+    @property
+    def name(self) -> str:
+        """The experiment's name."""
+        return self.folder.name
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it is a single training of `tune-whisper train`."""
+        return self.state.options.kind == "training"
+
+    @property
+    def created(self) -> str:
+        """When its first session began, ISO 8601 in local time."""
+        return datetime.datetime.fromtimestamp(self.state.created).astimezone().isoformat(timespec="seconds")
+
+    @property
+    def tracking_uri(self) -> str:
+        """Its MLflow store; with the password that MLFLOW_TRACKING_URI has for it, as the log keeps none.
+
+        Raises:
+            ExperimentError: the store's file is gone.
+            TrackingError: the folder's path holds `?` or `%`.
+        """
+        uri = self.state.options.tracking_uri or default_tracking_uri(self.folder.path)
+        database = sqlite_path(uri)
+        if database is None:
+            known = os.environ.get("MLFLOW_TRACKING_URI", "")
+            return known if without_password(known) == uri else uri
+        if not database.exists():
+            raise ExperimentError(f"experiment {self.name!r}: its MLflow store {database} is gone")
+        return uri
+
+    @property
+    def settings(self) -> Prepared:
+        """What was resolved, once, before the first trial.
+
+        Raises:
+            ExperimentError: it was killed before that.
+        """
+        if self.state.prepared is None:
+            raise no_log(self.folder)
+        return self.state.prepared
+
+    @property
+    def base(self) -> TrainConfig:
+        """The settings that all trials share, with its splits and a feature cache that is here: it may have begun
+        elsewhere.
+        """
+        base, splits = self.settings.base, self.folder.path / SPLITS_FILE
+        if splits.is_file():  # not before the data was read
+            # What is trained on is train there, whatever it was made of.
+            base = base.replace(splits=str(splits), train_on="train")
+        return (
+            base if Path(base.cache_dir).is_dir() else base.replace(cache_dir=str(self.folder.feature_cache))
+        )
+
+    @functools.cached_property
+    def space(self) -> SearchSpace | None:
+        """What is searched, its bounds as numbers, under the name and text of the user's own file; None for a training.
+
+        Raises:
+            ExperimentError: it cannot be used.
+        """
+        if self.is_training:
+            return None
+        own = self.folder.path / "space.yaml"
+        try:
+            space = parse_space(yaml.safe_dump(self.settings.space, sort_keys=False, allow_unicode=True), own)
+        except SpaceError as error:
+            reason = str(error).splitlines()[0].removeprefix(f"{own}:").partition(": ")[2]
+            log = self.folder.path / EVENTS_FILE
+            raise ExperimentError(f"{log}: its space cannot be used: {reason}") from error
+        return (
+            dataclasses.replace(space, source_text=own.read_text(encoding="utf-8"))
+            if own.is_file()
+            else space
+        )
+
+    def config(self, run: TrialRecord) -> TrainConfig:
+        """All settings of a run, with a feature cache that is here."""
+        return self.base.replace(**run.config)
+
+    @property
+    def best(self) -> TrialRecord:
+        """The run that is exported.
+
+        Raises:
+            ExperimentError: no trial was evaluated, or the weights of the best one are gone.
+        """
+        best = self.state.best()
+        if best is not None:
+            return best
+        if self.state.records.best() is None:
+            raise ExperimentError(
+                f"experiment {self.name!r}: no trial reached an evaluation, so there is no model yet"
+            )
+        raise ExperimentError(f"experiment {self.name!r}: the weights of its best trial are gone")
+
+    @contextlib.contextmanager
+    def checkpoint(self, run: TrialRecord) -> Iterator[Path]:
+        """The best checkpoint of a run that has weights, as a local folder; see `ExperimentFolder.checkpoint`.
+
+        Adapters in it name the experiment's own base model.
+        """
+        with (
+            self.folder.checkpoint(str(run.checkpoint)) as folder,
+            with_base(folder, self.base.model) as found,
+        ):
+            yield found
+
+
+class OpenExperiment(Experiment):
+    """An experiment to which this process alone writes, until it is closed."""
+
+    def __init__(self, folder: ExperimentFolder, *, take_over: bool = False) -> None:
+        """Open it, new or not; what the store has newer must be here already.
+
+        Args:
+            folder: of the experiment; it is there.
+            take_over: of an object store: also while another machine holds it.
+
+        Raises:
+            ExperimentError: another process runs it, or its log cannot be used.
+            StorageError: the object store cannot be read or written.
+        """
+        self._owner: Owner | None = None
+        self._lock = lock(folder.path)
+        try:
+            if folder.store is not None:
+                self._owner = Owner.take(folder.store, folder.name, take_over)
+                folder.download()  # once more, now that nobody else writes
+            self.log = ExperimentLog(folder.path / EVENTS_FILE)
+        except BaseException:
+            self._let_go()
+            raise
+        super().__init__(folder, self.log.state)
+
+    @property
+    def problem(self) -> ExperimentError | None:
+        """Why nothing can be written any more."""
+        return (self._owner.lost if self._owner else None) or self.log.problem
+
+    def upload(self, *, log_only: bool = False) -> None:
+        """Bring what has changed to the object store, if the experiment is in one, the log before all else.
+
+        Raises:
+            ExperimentError: another session has taken the experiment over.
+            StorageError: it cannot be written now; what is missing goes with a later call.
+        """
+        if self._owner is not None:
+            self.folder.upload_log(self._owner.check)
+            if not log_only:
+                self.folder.upload(check=self._owner.check)
+
+    def before_deletion(self) -> None:
+        """To be called before anything of the experiment is removed: what allows that is safe, and we still own it.
+
+        Raises:
+            ExperimentError: another session has taken the experiment over.
+            StorageError: the object store cannot be read or written now.
+        """
+        if self._owner is not None:
+            self.upload(log_only=True)
+            self._owner.check()
+
+    def close(self) -> None:
+        """Let others have it."""
+        self.log.close()
+        self._let_go()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _let_go(self) -> None:
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            with contextlib.suppress(StorageError):  # its marker expires by itself
+                owner.release()
+        self._lock.close()
+
+
+def no_log(folder: ExperimentFolder) -> ExperimentError:
+    """What is told of an experiment whose search has not begun."""
+    return ExperimentError(
+        f"experiment {folder.name!r}: has no {EVENTS_FILE}: its search never began a trial; wait until it does, or "
+        f"remove {folder.address} and start it anew"
+    )
+
+
+def is_running(folder: ExperimentFolder) -> bool:
+    """Whether a process of this machine, or of one that shares the folder, writes to it now."""
+    return bool(is_locked(folder.path / LOCK_FILE))
+
+
+def lock(folder: Path) -> IO[str]:
+    """Keep other processes from writing to an experiment, until the file that is returned is closed.
+
+    Raises:
+        ExperimentError: one writes to it now, or the folder cannot be written.
+    """
+    try:
+        return own_lock(folder / LOCK_FILE)
+    except OSError as error:
+        raise ExperimentError(f"{folder / LOCK_FILE}: cannot be written: {error.strerror}") from error
+    except LockedError as owner:
+        raise ExperimentError(
+            f"experiment {folder.name!r}: is being run by process {owner}; stop that one first"
+        ) from owner
+
+
+def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
+    """An experiment, or the newest one; its small files are brought here from an object store.
+
+    Raises:
+        ExperimentError: there is none; the nearest names are given.
+        StorageError: the object store cannot be read.
+    """
+    names = storage.names()
+    chosen = names[-1] if name is None and names else name
+    if chosen is not None and chosen in names:
+        folder = storage.experiment(chosen)
+        folder.download()
+        return folder
+    if not names:
+        what = "no experiment" if name is None else f"no experiment {name!r}"
+        raise ExperimentError(
+            f"{what} in {storage.text}, nor any other; --storage names the place that holds them"
+        )
+    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4) or names[-3:]
+    raise ExperimentError(f"no experiment {name!r} in {storage.text}; there is {', '.join(near)}")
