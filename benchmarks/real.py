@@ -169,7 +169,7 @@ def measure(run: Run, config: TrainConfig) -> dict[str, Any]:
 
     # Its own evaluation is not used: one clip is the least.
     few = {**data.splits, "validation": data.splits["validation"].only([0])}
-    train(config, report, data=dataclasses.replace(data, splits=few))
+    train(config, dataclasses.replace(data, splits=few), report)
     return {**found, **circumstances()}
 
 
@@ -182,7 +182,7 @@ def rates(config: TrainConfig, data: Any, *, as_in_training: bool = False) -> di
     normalize = make_normalizer(config, load_processor(config).tokenizer)
     found: dict[str, Any] = {}
     for split in ("validation", "test"):
-        one = evaluate(config, split, data=data, as_in_training=as_in_training)
+        one = evaluate(config, data, split, as_in_training=as_in_training)
         texts = [normalize(data.splits[split].text(clip)) for clip in range(int(one.rates["clips"]))]
         written = list(map(normalize, one.predictions))
         firsts = [(text.split()[:1], other.split()[:1]) for text, other in zip(texts, written, strict=True)]

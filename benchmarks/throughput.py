@@ -119,7 +119,7 @@ class Bench:
     def train_ours(self, window: float) -> float:
         """Seconds a step."""
         config = self.config.replace(audio_window=window, max_eval_clips=1)
-        return step_of(lambda: train(config))
+        return step_of(lambda: train(config, prepare(config)))
 
     def evaluate_plain(self, *, use_cache: bool) -> float:
         """Seconds of an evaluation."""
@@ -128,11 +128,11 @@ class Bench:
     def evaluate_ours(self, window: float) -> float:
         """Seconds of an evaluation, as within a training with this window."""
         if window == 30:
-            return evaluation_of(lambda: evaluate(self.config))
+            return evaluation_of(lambda: evaluate(self.config, prepare(self.config)))
         config = self.config.replace(
             audio_window=window, full_window_evaluation=False, max_steps=1, train_batch_size=1
         )
-        return evaluation_of(lambda: train(config))
+        return evaluation_of(lambda: train(config, prepare(config)))
 
     def once(self) -> dict[str, float]:
         """All figures once."""

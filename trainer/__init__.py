@@ -1,1 +1,1 @@
-"""Fine-tuning of Whisper: `train(config, report)` and what it needs. Knows nothing of searching."""
+"""Fine-tuning of Whisper: `train(config, data, report)` and what it needs. Knows nothing of searching."""

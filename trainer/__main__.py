@@ -45,11 +45,11 @@ def _train(argv: Sequence[str] | None) -> int:
     data = prepare(config, waveforms=config.augments)
     for note in filter(None, [*data.notes, allowed_note(config, data)]):
         print(f"note: {note}")
-    base = evaluate(config, data=data)
+    base = evaluate(config, data)
     print(f"before: {base.describe()}", flush=True)
     if config.learning_rate is None:
         config = config.replace(learning_rate=default_learning_rate(config, objective_value(base.rates)))
-    result = train(config, report, data=data, output_dir=Path(config.output_dir))
+    result = train(config, data, report, output_dir=Path(config.output_dir))
     if result.diverged or result.best is None:
         print(f"diverged after {result.samples_seen:,} samples; lower the learning rate")
         return 1

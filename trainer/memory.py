@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
-
-import psutil
 
 from trainer.config import TrainConfig
 
@@ -20,27 +17,6 @@ PRETENDED_GPUS = "TUNE_WHISPER_PRETEND_GPUS"
 """Set where tests tell Ray of GPUs that are not there: to their compute capability, or to 1."""
 BF16_CAPABILITY = 8.0
 """Compute capability from which on GPUs have bf16."""
-_CGROUPS, _OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-_INACTIVE = re.compile(r"^inactive_file (\d+)$", re.MULTILINE)
-"""Files that the kernel keeps in memory and gives back, such as checkpoints that were just written."""
-
-
-def free_memory() -> int:
-    """Bytes of main memory that this process may still take: the machine's, or what its container or job may."""
-    free = int(psutil.virtual_memory().available)
-    own = re.search(r"^0::/(.*)$", _OWN_CGROUP.read_text(), re.MULTILINE) if _OWN_CGROUP.exists() else None
-    group = _CGROUPS / (own[1] if own else "")
-    for place in (group, *group.parents):
-        try:
-            most, used, stat = (
-                (place / f"memory.{name}").read_text().strip() for name in ("max", "current", "stat")
-            )
-        except OSError:  # the top of all, or no group of this kind
-            continue
-        inactive = _INACTIVE.search(stat)
-        if most.isdecimal():
-            free = min(free, int(most) - int(used) + int(inactive[1] if inactive else 0))
-    return free
 
 
 def use_share_of_gpu(share: float) -> None:

@@ -60,11 +60,8 @@ def probe_step(config: TrainConfig, data: PreparedData, *, seconds: float) -> fl
     )
     clock = _Clock(seconds)
     try:
-        train(
-            config,
-            clock.watch,
-            data=dataclasses.replace(data, splits={**data.splits, "train": clips}, stream=None),
-        )
+        few = dataclasses.replace(data, splits={**data.splits, "train": clips}, stream=None)
+        train(config, few, clock.watch)
     except _EndError:
         pass
     except DivergedError as error:

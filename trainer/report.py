@@ -51,9 +51,6 @@ class Decision:
 class Keeper(Protocol):
     """Decides on evaluations, and knows where checkpoints go. Each process of a training has one."""
 
-    in_background: bool
-    """Whether the training may go on while a checkpoint is written."""
-
     def decide(self, metrics: Mapping[str, float]) -> Decision:
         """What follows an evaluation, whose figures are those of a `Report`; called in the first process alone."""
 
@@ -73,7 +70,6 @@ class Keeper(Protocol):
         taken: Mapping[str, Mapping[str, int]],
         metrics: Mapping[str, float],
         keep: Kept,
-        pause: float,
     ) -> bool | None:
         """Seal the checkpoint of an evaluation, in the first process, once all have handed over.
 
@@ -82,8 +78,7 @@ class Keeper(Protocol):
             taken: what all nodes handed over.
             metrics: of the evaluation.
             keep: what of it the folder holds.
-            pause: seconds for which the training stood still for it so far.
 
         Returns:
-            True where the training shall end here; heard only where nothing is written in the background.
+            True where the training shall end here.
         """

@@ -1,4 +1,4 @@
-"""`train(config, report)`: one fine-tuning of Whisper, the same for a plain run and for a trial of a search."""
+"""`train(config, data, report)`: one fine-tuning of Whisper, the same for a plain run and for a trial of a search."""
 
 from __future__ import annotations
 
@@ -153,22 +153,22 @@ def with_samples(config: TrainConfig, stream: TrainStream | None) -> TrainConfig
 
 def train(
     config: TrainConfig,
+    data: PreparedData,
     report: Report = ignore,
     *,
     keeper: Keeper | None = None,
-    data: PreparedData | None = None,
     clips: Sequence[int] | None = None,
     output_dir: Path | None = None,
     resume_from: Path | None = None,
 ) -> TrainResult:
-    """Fine-tune `config.model` on `config.data` and report every evaluation with its checkpoint.
+    """Fine-tune `config.model` on prepared data and report every evaluation with its checkpoint.
 
     Args:
         config: what to train; a missing learning rate is the default of the model's size.
+        data: features and clips, as `prepare(config, waveforms=config.augments)` makes them.
         report: called on every evaluation point with WER and checkpoint, and in between with the loss.
         keeper: hears of evaluations in place of `report`, and decides what follows and what is saved where; of that
-            only what it asks for, and in a thread where it allows that and the memory has room.
-        data: features that were prepared before; found in the cache or computed when left out.
+            only what it asks for.
         clips: only these of the validation split are measured, by their positions.
         output_dir: where checkpoints are kept; without it each is deleted once `report` has returned.
         resume_from: a checkpoint of the same training to go on from, as `report` was given it: weights,
@@ -182,7 +182,6 @@ def train(
         CheckpointError: `resume_from` is not whole.
         DiskFullError: a checkpoint does not fit on the disk.
     """
-    from trainer.data.prepared import prepare
     from trainer.training.callbacks import ReportingCallback
     from trainer.training.saving import CheckpointSaver, ReportingKeeper
 
@@ -191,7 +190,6 @@ def train(
     check_installed(config.optimizer)
     if resume_from is not None:
         check_resumable(resume_from)
-    data = data or prepare(config, waveforms=config.augments)
     if config.learning_rate is None:
         config = config.replace(learning_rate=default_learning_rate(config))
     config = within_micro_batch(config)
@@ -213,8 +211,7 @@ def train(
         callback = ReportingCallback(config, plan, report, saver)
         trainer.add_callback(callback)
         try:
-            with saver.closing():
-                trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
+            trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
         except DivergedError:  # the last step before an evaluation, whose own loss was still a number
             callback.diverge(trainer.state)
     best = min(callback.rows, key=objective_value, default=None)
@@ -230,9 +227,9 @@ def train(
 
 def evaluate(
     config: TrainConfig,
+    data: PreparedData,
     split: str = "validation",
     *,
-    data: PreparedData | None = None,
     as_in_training: bool = False,
     clips: Sequence[int] | None = None,
 ) -> Evaluation:
@@ -240,8 +237,8 @@ def evaluate(
 
     Args:
         config: the model, and how it is evaluated.
+        data: features and clips, as `prepare(config)` makes them.
         split: of the data.
-        data: features that were prepared before; found in the cache or computed when left out.
         as_in_training: with the window in which a training with these settings evaluates, not always the whole one.
         clips: only these of the split, by their positions.
 
@@ -249,11 +246,8 @@ def evaluate(
         DataError: the data has no such split.
         DivergedError: the model's loss is no finite number.
     """
-    from trainer.data.prepared import prepare
-
     # One process: a model is evaluated where one fits on one device.
     config = config.replace(workers=1, deepspeed=None)
-    data = data or prepare(config)
     if split not in data.splits:
         raise DataError(f"data={config.data!r}: has no {split} split; it has {', '.join(data.splits)}")
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:

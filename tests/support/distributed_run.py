@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from training import train
 from transformers import TrainerCallback
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.data.streaming.stream import StreamedClip
-from trainer.train import _augmented, _make_trainer, plan_batches, train
+from trainer.train import _augmented, _make_trainer, plan_batches
 from trainer.training import loss
 from trainer.training.distributed import leave_group, scratch_folder
 from trainer.training.streamed import StreamedSplit

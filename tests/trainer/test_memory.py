@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import psutil
 import pytest
 import torch
 
-from trainer import memory
 from trainer.config import TrainConfig
 from trainer.memory import halve_micro_batch, is_out_of_memory, within_micro_batch
 
@@ -77,21 +73,3 @@ def test_halving_keeps_the_effective_batch(
         assert halved is None
         return
     assert halved == config.replace(train_batch_size=expected[0], gradient_accumulation_steps=expected[1])
-
-
-@pytest.mark.parametrize("own", ["", "job/step"], ids=["a container", "a job of the machine"])
-def test_memory_that_a_container_or_a_job_may_take(
-    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the kernel holds of files counts as free: it gives it back."""
-    monkeypatch.setattr(memory, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(memory, "_OWN_CGROUP", tmp_path / "own")
-    (tmp_path / "own").write_text(f"4:memory:/other\n0::/{own}\n")
-    assert memory.free_memory() == pytest.approx(psutil.virtual_memory().available, rel=0.2), "no limit"
-    (tmp_path / own).mkdir(parents=True, exist_ok=True)
-    limited = (tmp_path / own).parent if own else tmp_path
-    for folder, most in {tmp_path / own: "max", limited: str(10 * 2**20)}.items():
-        (folder / "memory.max").write_text(f"{most}\n")
-        (folder / "memory.current").write_text(f"{9 * 2**20}\n")
-        (folder / "memory.stat").write_text(f"anon {2**20}\ninactive_file {8 * 2**20}\nactive_file 5\n")
-    assert memory.free_memory() == 9 * 2**20

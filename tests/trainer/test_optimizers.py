@@ -12,12 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from training import train
 from transformers.optimization import Adafactor
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.optimizers import check_installed, extra_of, optimizer_bytes
-from trainer.train import train
 
 EIGHT_BIT = pytest.param(
     "adamw_8bit",

@@ -51,7 +51,6 @@ class ReportingCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Ask for an evaluation where one is due."""
-        self._saver.check()
         due, seen = self._plan.is_point(state.global_step), self._plan.samples_seen(state.global_step)
         if due:
             self._clock.stop(seen)

@@ -1,14 +1,10 @@
-"""Saving what an evaluation measured: at once, or in a thread while the training goes on."""
+"""Saving what shall be kept of an evaluation."""
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import functools
 import shutil
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +13,6 @@ from accelerate.utils import gather_object
 from transformers import Seq2SeqTrainer
 
 from trainer.files import has_room
-from trainer.memory import free_memory
 from trainer.model.adapters import adapter_state, is_adapted, read_adapter, write_adapter
 from trainer.report import Decision, Keeper, Kept, Report
 from trainer.training.checkpoints import (
@@ -34,13 +29,11 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.scoring.alignment import ClipErrors
 
-_MOST_OF_MEMORY = 0.25
-"""Of the free memory, that a copy of weights and moments may take."""
 _KEPT: tuple[Kept | None, ...] = (None, "all", "weights", "errors")
 
 
 class SavingTrainer(Seq2SeqTrainer):
-    """The stock trainer, which can write a checkpoint from copies of what it trains."""
+    """The stock trainer, which writes checkpoints of models with adapters too."""
 
     full_frames: int
     """Feature frames of the whole window, which belong to the model that is saved."""
@@ -88,35 +81,6 @@ class SavingTrainer(Seq2SeqTrainer):
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
-    def writer_of_copies(self, folder: Path, keep: Kept) -> Callable[[], None]:
-        """What writes the large files of a checkpoint from copies of this moment; the small ones are written now.
-
-        For one process without DeepSpeed. A training that goes on changes weights, moments, random states, and for
-        how long a window the model is set up.
-        """
-        folder.mkdir(parents=True, exist_ok=True)
-        copies = _Copies()
-        model = copy.copy(self.model)
-        with in_window(self.model, self.full_frames):
-            model.config = copy.deepcopy(self.model.config)
-        weights = copies.of(adapter_state(self.model) if is_adapted(model) else self.model.state_dict())
-        moments = None
-        if keep == "all":
-            moments = copies.of(self.optimizer.state_dict())
-            torch.save(self.lr_scheduler.state_dict(), folder / "scheduler.pt")
-            self._write_states(folder)
-
-        def write() -> None:
-            if is_adapted(model):
-                _write_adapted(model, folder, weights)
-            else:
-                model.save_pretrained(str(folder), state_dict=weights)
-            self.processing_class.save_pretrained(str(folder))
-            if moments is not None:
-                torch.save(moments, folder / "optimizer.pt")
-
-        return write
-
     def _write_states(self, folder: Path) -> None:
         self._save_scaler(str(folder))
         self._save_rng_state(str(folder))
@@ -131,34 +95,12 @@ def _write_adapted(model: Any, folder: Path, state: Mapping[str, torch.Tensor] |
     model.generation_config.save_pretrained(str(folder))
 
 
-class _Copies:
-    """Copies of tensors in main memory; what shares memory shares it in the copies too."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[Any, ...], torch.Tensor] = {}
-
-    def of(self, value: Any) -> Any:
-        """A copy of nested dicts, lists and tuples."""
-        if isinstance(value, torch.Tensor):
-            place = value.device, value.data_ptr(), value.shape, value.stride(), value.dtype
-            if place not in self._made or not value.numel():
-                self._made[place] = value.detach().to("cpu", copy=True)
-            return self._made[place]
-        if isinstance(value, Mapping):
-            return {key: self.of(part) for key, part in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(self.of(part) for part in value)
-        return value
-
-
 class CheckpointSaver:
     """Asks what follows each evaluation, and has the checkpoint written where the keeper wants it."""
 
     def __init__(self, config: TrainConfig, trainer: SavingTrainer, keeper: Keeper) -> None:
         self._config, self._trainer, self._keeper = config, trainer, keeper
         self._args = trainer.args
-        self._writing: threading.Thread | None = None
-        self._error: BaseException | None = None
 
     def evaluated(self, metrics: Mapping[str, float]) -> bool:
         """Save what shall be kept of an evaluation; whether the training goes on.
@@ -166,55 +108,33 @@ class CheckpointSaver:
         Called in all processes at once.
 
         Raises:
-            DiskFullError: there is no room for it, or there was none for the one before.
+            DiskFullError: there is no room for it.
         """
-        began = time.monotonic()
-        self.wait()  # two copies at a time would take too much memory; and they end in their order
         decision = self._decide(metrics)
-        if decision.keep is None:
+        keep = decision.keep
+        if keep is None:
             return decision.goes_on
-        seen, step = int(metrics["samples_seen"]), int(metrics["step"])
-        folder = self._keeper.begin(seen, step)
-        needed = self._bytes(decision.keep)
+        folder = self._keeper.begin(int(metrics["samples_seen"]), int(metrics["step"]))
+        needed = checkpoint_bytes(self._config, self._trainer.model, keep, share_of_node())
         if local_rank() == 0:  # what a killed process left there, or the step was saved before
             shutil.rmtree(folder, ignore_errors=True)
         if not first_says(self._args, has_room(folder, needed)):
             raise disk_full(folder, needed)
-        if self._may_go_on(decision):
-            self._save_in_background(folder, metrics, decision.keep, began)
-            return True
         wait_for_all(self._args)
+        taken: dict[str, Mapping[str, int]] = {}
         with told_when_full(folder, needed):
-            self._trainer.write(folder, decision.keep)
+            self._trainer.write(folder, keep)
             if self._args.process_index == 0:
                 write_errors(folder, self._config, self._trainer.utterances)
+            wait_for_all(self._args)
+            if local_rank() == 0:
+                taken.update(self._keeper.hand_over(folder))
+            if self._args.world_size > 1:
+                for other in gather_object([taken]):
+                    taken.update(other)
+            stop = self._args.process_index == 0 and self._keeper.complete(folder, taken, metrics, keep)
         wait_for_all(self._args)
-        stop = self._finish(folder, metrics, decision.keep, began, needed)
-        return decision.goes_on and not stop
-
-    def check(self) -> None:
-        """Raise what a save in the background has failed with."""
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def wait(self) -> None:
-        """Return once nothing is written any more; raises as `check` does."""
-        if self._writing is not None:
-            self._writing.join()
-            self._writing = None
-        self.check()
-
-    @contextlib.contextmanager
-    def closing(self) -> Iterator[None]:
-        """Wait for the last save at the end of the block, also where it fails."""
-        try:
-            yield
-        except BaseException:
-            if self._writing is not None:
-                self._writing.join()  # what is told is why the training failed
-            raise
-        self.wait()
+        return decision.goes_on and not first_says(self._args, bool(stop))
 
     def _decide(self, metrics: Mapping[str, float]) -> Decision:
         """The first process' decision, in all of them."""
@@ -227,60 +147,9 @@ class CheckpointSaver:
         goes_on, place = told.tolist()
         return Decision(bool(goes_on), _KEPT[place])
 
-    def _may_go_on(self, decision: Decision) -> bool:
-        """Whether the training goes on while the checkpoint is written."""
-        alone = self._args.world_size == 1 and not self._trainer.is_deepspeed_enabled
-        if decision.keep is None or decision.keep == "errors":
-            return False
-        if not (self._keeper.in_background and decision.goes_on and alone):
-            return False
-        return self._bytes(decision.keep) <= _MOST_OF_MEMORY * free_memory()
-
-    def _save_in_background(
-        self, folder: Path, metrics: Mapping[str, float], keep: Kept, began: float
-    ) -> None:
-        needed = self._bytes(keep)
-        with told_when_full(folder, needed):
-            write = self._trainer.writer_of_copies(folder, keep)
-            write_errors(folder, self._config, self._trainer.utterances)
-        pause = time.monotonic() - began
-
-        def save() -> None:
-            try:
-                with told_when_full(folder, needed):
-                    write()
-                    self._keeper.complete(folder, self._keeper.hand_over(folder), metrics, keep, pause)
-            except BaseException as error:  # noqa: BLE001 - raised by `check` in the training's own thread
-                self._error = error
-
-        self._writing = threading.Thread(target=save, name="checkpoint-saver", daemon=True)
-        self._writing.start()
-
-    def _finish(
-        self, folder: Path, metrics: Mapping[str, float], keep: Kept, began: float, needed: int
-    ) -> bool:
-        taken: dict[str, Mapping[str, int]] = {}
-        with told_when_full(folder, needed):
-            if local_rank() == 0:
-                taken.update(self._keeper.hand_over(folder))
-            if self._args.world_size > 1:
-                for other in gather_object([taken]):
-                    taken.update(other)
-            stop = None
-            if self._args.process_index == 0:
-                stop = self._keeper.complete(folder, taken, metrics, keep, time.monotonic() - began)
-        wait_for_all(self._args)
-        return first_says(self._args, bool(stop))
-
-    def _bytes(self, keep: Kept) -> int:
-        """What it takes on this node's disk, at most."""
-        return checkpoint_bytes(self._config, self._trainer.model, keep, share_of_node())
-
 
 class ReportingKeeper:
     """Keeps everything of every evaluation, and reports it with its sealed folder."""
-
-    in_background = False
 
     def __init__(self, report: Report, folder: Path, *, keep: bool) -> None:
         """`folder` gets checkpoints as `checkpoint-STEP`; each goes once it was reported, unless they are kept."""
@@ -312,7 +181,6 @@ class ReportingKeeper:
         taken: Mapping[str, Mapping[str, int]],
         metrics: Mapping[str, float],
         keep: Kept,
-        pause: float,
     ) -> bool | None:
         """Seal it and report it."""
         seal(folder)

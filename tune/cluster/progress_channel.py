@@ -48,16 +48,15 @@ class Driver:
         """What follows an evaluation; the log knows both when this returns."""
         return Decision(**self._ask(EVALUATED, metrics))
 
-    def saved(self, checkpoint: str, samples_seen: int, keep: Kept, pause: float) -> None:
+    def saved(self, checkpoint: str, samples_seen: int, keep: Kept) -> None:
         """Send word of a checkpoint that is complete; returns once that cannot be lost any more.
 
         Args:
             checkpoint: within the experiment.
             samples_seen: of its evaluation.
             keep: what it holds.
-            pause: seconds for which the training stood still for it.
         """
-        content = {"checkpoint": checkpoint, "samples_seen": samples_seen, "keep": keep, "pause": pause}
+        content = {"checkpoint": checkpoint, "samples_seen": samples_seen, "keep": keep}
         self._send(SAVED, content)
 
     def failed(self, report: str) -> None:

@@ -183,8 +183,6 @@ class CheckpointSaved(Event):
     checkpoint: str
     """Relative to the experiment."""
     keep: Kept
-    pause: float = 0.0
-    """Seconds for which the training stood still for it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -208,7 +208,7 @@ def _measure(saved: Experiment, exported: TrainConfig) -> tuple[Rates, tuple[str
     )
 
     def rates(config: TrainConfig, role: str) -> dict[str, Any]:
-        found = evaluate(config, role, data=data)
+        found = evaluate(config, data, role)
         return found.rates | _interval(found.utterances, objective_name(found.rates))
 
     measured: Rates = {}

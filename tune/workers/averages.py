@@ -53,7 +53,7 @@ def measure_mean(
     shutil.rmtree(place, ignore_errors=True)  # of a process that was killed
     _write_mean(config, files, checkpoints, place)
     try:
-        found = evaluate(config.replace(model=str(place)), data=data, as_in_training=True)
+        found = evaluate(config.replace(model=str(place)), data, as_in_training=True)
         kept = objective_value(found.rates) <= most
         if kept:
             assert found.utterances is not None

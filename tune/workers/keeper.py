@@ -20,8 +20,6 @@ class ExperimentKeeper:
     manifest. What a killed process leaves of one has no name that the log knows.
     """
 
-    in_background = True
-
     def __init__(
         self,
         files: CheckpointFiles,
@@ -54,9 +52,7 @@ class ExperimentKeeper:
         taken: Mapping[str, Mapping[str, int]],
         metrics: Mapping[str, float],
         keep: Kept,
-        pause: float,
-    ) -> bool | None:
+    ) -> None:
         """Give it its name, and send that to the driver."""
         self._files.complete(folder, self._name, taken)
-        self._driver.saved(self._name, int(metrics["samples_seen"]), keep, pause)
-        return None
+        self._driver.saved(self._name, int(metrics["samples_seen"]), keep)

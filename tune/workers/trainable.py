@@ -68,7 +68,7 @@ def train_worker(
             clips = chosen_clips(
                 data.splits["validation"].origins.sources, inputs.eval_clips, config.data_seed
             )
-        result = train(config, progress, keeper=keeper, data=data, clips=clips, resume_from=fetched)
+        result = train(config, data, progress, keeper=keeper, clips=clips, resume_from=fetched)
     leave_group()
     return result
 
@@ -109,8 +109,7 @@ def make_trainable(
                 folder=folder,
                 checkpoint=checkpoint,
             )
-            # DeepSpeed keeps state in its modules that a second engine in the same process would trip over.
-            return _run(part, decide, resources, reuse=config.deepspeed is None)
+            return _run(part, decide, resources)
 
         result = train_persistently(work, trial.config, driver)
         if result.diverged:
@@ -129,7 +128,7 @@ def evaluate_shared(
     from trainer.train import evaluate
 
     config, data = inputs.open()
-    return evaluate(config, split, data=data, as_in_training=as_in_training, clips=clips)
+    return evaluate(config, data, split, as_in_training=as_in_training, clips=clips)
 
 
 def evaluate_checkpoint(
@@ -141,12 +140,10 @@ def evaluate_checkpoint(
 
     config, data = inputs.open()
     with files.fetched(checkpoint) as fetched, with_base(fetched, config.model) as folder:
-        return evaluate(config.replace(model=str(folder)), split, data=data)
+        return evaluate(config.replace(model=str(folder)), data, split)
 
 
-def _run(
-    work: Callable[[Decide], TrainResult], decide: Decide, resources: TrialResources, reuse: bool
-) -> TrainResult:
+def _run(work: Callable[[Decide], TrainResult], decide: Decide, resources: TrialResources) -> TrainResult:
     if resources.workers == 1:
         return work(decide)
     result: TrainResult = train_on_workers(
@@ -155,7 +152,6 @@ def _run(
         workers=resources.workers,
         cpus=resources.cpus_per_worker,
         gpus=resources.gpus_per_worker,
-        reuse=reuse,
     )
     return result
 

@@ -26,8 +26,6 @@ Metrics = dict[str, float]
 Decide = Callable[[Mapping[str, float]], Decision]
 """Takes an evaluation; what follows it."""
 _CLEAN_SECONDS = 5.0
-_STOP_SECONDS = 15.0
-"""How long workers may take to end after an evaluation on which their trial was stopped."""
 SECONDARY_ERRORS = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -57,10 +55,8 @@ class Worker:
         self._scratch = ""
 
     def place(self) -> Place:
-        """Where this is; whatever an earlier training left unread is forgotten."""
+        """Where this is."""
         import ray
-
-        self._reports, self._answers = queue.Queue(), queue.Queue()
 
         with socket.socket() as free:
             free.bind(("", 0))
@@ -103,7 +99,7 @@ class Worker:
 
 
 def train_on_workers(
-    work: Callable[[Decide], Any], decide: Decide, *, workers: int, cpus: float, gpus: float, reuse: bool
+    work: Callable[[Decide], Any], decide: Decide, *, workers: int, cpus: float, gpus: float
 ) -> Any:
     """Do `work` in `workers` processes of the current placement group, a bundle each.
 
@@ -113,8 +109,6 @@ def train_on_workers(
         workers: their number.
         cpus: CPUs of each worker.
         gpus: GPUs of each worker.
-        reuse: keep the processes for the next call in this placement group, whose start-up they save (imports,
-            the GPU's context), unless this one failed.
 
     Returns:
         What `work` returned in the first worker.
@@ -124,43 +118,21 @@ def train_on_workers(
     """
     import ray
 
-    actors, healthy = _kept_or_started(workers, cpus, gpus), False
+    actors = _start(workers, cpus, gpus)
     try:
-        places = ray.get([actor.place.remote() for actor in actors])
-        variables = _variables(places)
+        variables = _variables(ray.get([actor.place.remote() for actor in actors]))
         runs = [actor.run.remote(values, work) for actor, values in zip(actors, variables, strict=True)]
-        try:
-            _pass_reports(actors, runs, decide)
-        except SystemExit:  # so Tune ends a trial, in its report
-            healthy = _end_at_report(actors, runs)
-            raise
-        result, healthy = ray.get(runs)[0], True
-        return result
+        _pass_reports(actors, runs, decide)
+        return ray.get(runs)[0]
     finally:
-        if healthy and reuse:
-            _KEPT[_group_id()] = actors
-        else:
-            _kill(actors)
+        _kill(actors)
 
 
-_KEPT: dict[str, list[Any]] = {}
-"""Workers that wait for this process' next trial, by placement group."""
-
-
-def _group_id() -> str:
-    import ray
-
-    return str(ray.util.get_current_placement_group().id.hex())
-
-
-def _kept_or_started(workers: int, cpus: float, gpus: float) -> list[Any]:
+def _start(workers: int, cpus: float, gpus: float) -> list[Any]:
     """The worker processes, in the order of their ranks."""
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    kept = _KEPT.pop(_group_id(), None)
-    if kept is not None:
-        return kept
     group = ray.util.get_current_placement_group()
     actor_class = ray.remote(num_cpus=cpus, num_gpus=gpus, max_concurrency=3)(Worker)
     return [
@@ -171,18 +143,6 @@ def _kept_or_started(workers: int, cpus: float, gpus: float) -> list[Any]:
         ).remote()
         for index in range(workers)
     ]
-
-
-def _end_at_report(actors: list[Any], runs: list[Any]) -> bool:
-    """End the training at the report at which it stands; whether all workers ended in good order."""
-    import ray
-
-    actors[0].answer.remote(Decision(goes_on=False, keep=None))
-    ended, _ = ray.wait(runs, num_returns=len(runs), timeout=_STOP_SECONDS)
-    try:
-        return len(ray.get(ended)) == len(runs)
-    except ray.exceptions.RayError:
-        return False  # the trial has ended already; its workers are not used again
 
 
 def _kill(actors: list[Any]) -> None:

@@ -11,6 +11,7 @@ import pytest
 import soundfile
 import torch
 from make_data import RATE, tone, write_manifest, write_processor
+from training import evaluate, train
 from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration, WhisperTokenizer
 
 from trainer.__main__ import main
@@ -20,7 +21,6 @@ from trainer.errors import DataError
 from trainer.model.averaging import load_mean
 from trainer.model.generation import load_generation_config
 from trainer.model.processor import load_processor
-from trainer.train import evaluate, train
 from trainer.training.taught import allow_taught
 from tune.cli import main as tune_whisper
 

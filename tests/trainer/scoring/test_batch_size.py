@@ -11,12 +11,13 @@ import pytest
 import torch
 from distributed_run import little_memory
 from processes import run_workers
+from training import evaluate, train
 
 from trainer.config import ConfigError, TrainConfig
 from trainer.data.prepared import prepare
 from trainer.scoring.batch_size import CPU_CLIPS, GPU_CLIPS, BatchSize
 from trainer.scoring.decoding import Decoder
-from trainer.train import Evaluation, evaluate, train
+from trainer.train import Evaluation
 
 
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

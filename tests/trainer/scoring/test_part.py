@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from training import evaluate, train
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.part import chosen_clips, enough_clips
-from trainer.train import evaluate, train
 
 
 def made_up(n_clips: int, wer: float) -> ClipErrors:

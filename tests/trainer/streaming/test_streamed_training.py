@@ -11,11 +11,11 @@ import pytest
 import torch
 from make_data import CLIPS, demo_rows, streaming, write_shards
 from processes import run_workers
+from training import train
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.errors import DataError
-from trainer.train import train
 from trainer.training import streamed
 
 

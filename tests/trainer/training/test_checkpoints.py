@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from training import train
 
 from trainer.config import TrainConfig
 from trainer.conversion.hugging_face import write_model
 from trainer.errors import CheckpointError
-from trainer.train import train
 from trainer.training.checkpoints import check_resumable, is_only_for_resume, problem_of, seal
 
 

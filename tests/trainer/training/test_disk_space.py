@@ -12,10 +12,10 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from small_disks import mounted
+from training import train
 
 from trainer.config import TrainConfig
 from trainer.errors import DiskFullError
-from trainer.train import train
 from trainer.training.checkpoints import estimated_checkpoint_bytes, told_when_full
 
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from processes import run_workers
+from training import evaluate
 
 from trainer.config import TrainConfig
 from trainer.conversion.hugging_face import write_model
 from trainer.data.prepared import prepare
 from trainer.deepspeed import PACKAGED
 from trainer.model.pretrained import DEMO_MODEL
-from trainer.train import evaluate
 
 
 def evaluations(folder: Path, rank: int = 0) -> list[dict[str, Any]]:

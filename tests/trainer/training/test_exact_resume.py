@@ -12,10 +12,10 @@ import pytest
 import torch
 from processes import run_workers
 from safetensors.torch import load_file
+from training import train
 
 from trainer.config import TrainConfig
 from trainer.memory import halve_micro_batch
-from trainer.train import train
 from trainer.training.checkpoints import UTTERANCES_FILE, estimated_checkpoint_bytes, problem_of
 
 FIGURES = (

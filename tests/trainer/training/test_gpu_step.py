@@ -16,12 +16,13 @@ import pytest
 import torch
 from test_loss import BYTES, at_most
 from torch.utils._python_dispatch import TorchDispatchMode
+from training import evaluate
 from transformers import TrainerCallback
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.scoring.decoding import Decoder
-from trainer.train import _augmented, _make_trainer, evaluate, plan_batches
+from trainer.train import _augmented, _make_trainer, plan_batches
 from trainer.training.arguments import loader_processes
 from trainer.training.whisper_trainer import WhisperTrainer
 

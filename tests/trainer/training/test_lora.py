@@ -14,6 +14,7 @@ import pytest
 import torch
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
+from training import evaluate, train
 from transformers import WhisperForConditionalGeneration
 
 from trainer.config import TrainConfig
@@ -23,7 +24,6 @@ from trainer.model.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of, mer
 from trainer.model.pretrained import DEMO_MODEL
 from trainer.model.processor import load_processor
 from trainer.model.whisper import limit_training, load_model
-from trainer.train import evaluate, train
 from trainer.training.checkpoints import (
     checkpoint_bytes,
     estimated_checkpoint_bytes,

@@ -13,10 +13,10 @@ import torch
 from processes import run_workers
 from test_training import first_gradient
 from torch.utils._python_dispatch import TorchDispatchMode
+from training import evaluate
 
 from trainer.config import TrainConfig
 from trainer.deepspeed import PACKAGED
-from trainer.train import evaluate
 from trainer.training import loss
 from trainer.training.loss import IGNORED
 

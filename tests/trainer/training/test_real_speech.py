@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from training import train
 
 from trainer.config import TrainConfig
-from trainer.train import train
 
 
 @pytest.mark.slow

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from processes import run_workers
+from training import evaluate, train
 from transformers import GenerationMixin
 
 from trainer.config import TrainConfig
 from trainer.errors import DivergedError
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
-from trainer.train import evaluate, train
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from training import evaluate, train
 from transformers import TrainerCallback, WhisperForConditionalGeneration, WhisperModel, WhisperProcessor
 from transformers.models.whisper.modeling_whisper import shift_tokens_right
 
@@ -23,7 +24,7 @@ from trainer.data.features import pad_features
 from trainer.data.prepared import prepare
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model, load_model_config
-from trainer.train import _make_trainer, evaluate, train
+from trainer.train import _make_trainer
 from trainer.training.batches import BatchPlan, PlannedClip
 from trainer.training.collator import WhisperCollator
 from trainer.training.loss import IGNORED

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from training import train
 
 from trainer.config import TrainConfig
-from trainer.train import train
 from trainer.training.whisper_trainer import WhisperTrainer
 
 STEP, EVALUATION, SAVE, REPORT, BEFORE = 2.0, 100.0, 1e3, 1e4, 1e5

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from training import evaluate, train
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedData, prepare
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
-from trainer.train import evaluate, train
 from trainer.training.window import (
     Written,
     batch_frames,

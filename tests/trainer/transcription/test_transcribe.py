@@ -11,10 +11,10 @@ import pytest
 import soundfile
 import torch
 from demo_clips import demo_clips, joined
+from training import evaluate
 
 from trainer.config import TrainConfig
 from trainer.model.pretrained import DEMO_MODEL
-from trainer.train import evaluate
 from trainer.transcription.transcribe import Transcriber, find_speech, read_recording
 from trainer.transcription.transcripts import Segment
 

@@ -17,13 +17,13 @@ import pytest
 from made_logs import MadeLog, whole_search
 from pages import Page, look_everywhere, needs_chromium
 from safetensors.numpy import load_file, save_file
+from training import evaluate as evaluate_in_training
 
 from trainer.config import TrainConfig
 from trainer.model.pretrained import DEMO_MODEL
 from trainer.scoring.decoding import Transcripts
 from trainer.scoring.normalizers import Normalizer
 from trainer.scoring.scores import Reference, Scores, score
-from trainer.train import evaluate as evaluate_in_training
 from tune.cli import main
 from tune.evaluation.page import evaluation_page
 

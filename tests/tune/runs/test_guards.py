@@ -19,13 +19,14 @@ from search_process import QUICK, results
 from search_process import Search as Process
 from test_averages import Averager, Killed, final_round
 from test_final_round import Search
+from training import evaluate
 
 import trainer
 import tune_whisper
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.scoring.alignment import ClipErrors
-from trainer.train import Evaluation, evaluate
+from trainer.train import Evaluation
 from tune.cli import main
 from tune.experiments.events import GuardMeasured
 from tune.experiments.experiment import Experiment

@@ -66,9 +66,7 @@ class Driver:
         written.mkdir(parents=True)
         (written / "model.safetensors").write_text(content)
         self.files.complete(written, path, {})
-        self.told.append(
-            (name, {"checkpoint": path, "samples_seen": RUNGS[rung], "keep": keep, "pause": 0.0})
-        )
+        self.told.append((name, {"checkpoint": path, "samples_seen": RUNGS[rung], "keep": keep}))
 
     def weights(self, name: str) -> str:
         """What would be exported of a trial."""

@@ -440,7 +440,7 @@ class SearchMachine(RuleBasedStateMachine):
         written.rename(self.plan.folder / path)
         if self.dies():  # between its name and the event
             raise Killed
-        told = {"checkpoint": path, "samples_seen": seen, "keep": keep, "pause": 0.0}
+        told = {"checkpoint": path, "samples_seen": seen, "keep": keep}
         self.callback.hear(name, SAVED, told, 0.0)
 
     @precondition(lambda self: self.experiment is not None and self.saves)

@@ -73,7 +73,7 @@ class Watched:
     def save(self, seen: int, keep: str = "all") -> None:
         path = f"trials/{TRIAL}/checkpoint_{seen:09d}"
         (self.folder / path).mkdir(parents=True, exist_ok=True)
-        self.hear(SAVED, checkpoint=path, samples_seen=seen, keep=keep, pause=0.0)
+        self.hear(SAVED, checkpoint=path, samples_seen=seen, keep=keep)
 
     @property
     def starts(self) -> list[int]:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
+from training import evaluate, train
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedData, prepare
 from trainer.errors import ModelError
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
-from trainer.train import evaluate, train
 from trainer.training.checkpoints import problem_of
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.folder import ExperimentFolder

@@ -1,0 +1,25 @@
+"""Trainings and evaluations whose data is prepared on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trainer.train
+from trainer.config import TrainConfig
+from trainer.data.prepared import PreparedData, prepare
+from trainer.report import Report, ignore
+from trainer.train import Evaluation, TrainResult
+
+
+def train(
+    config: TrainConfig, report: Report = ignore, *, data: PreparedData | None = None, **kinds: Any
+) -> TrainResult:
+    """As `trainer.train.train`."""
+    return trainer.train.train(config, data or prepare(config, waveforms=config.augments), report, **kinds)
+
+
+def evaluate(
+    config: TrainConfig, split: str = "validation", *, data: PreparedData | None = None, **kinds: Any
+) -> Evaluation:
+    """As `trainer.train.evaluate`."""
+    return trainer.train.evaluate(config, data or prepare(config), split, **kinds)
