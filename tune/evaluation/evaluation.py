@@ -16,9 +16,9 @@ from tune.util.console import ProgressBar, say_notes
 from tune.util.errors import DataError
 
 if TYPE_CHECKING:
+    from trainer.data.split_data import SplitData
     from trainer.scoring.decoding import Decoder, Transcripts
     from trainer.scoring.scores import Group, ModelScores, Scores
-    from trainer.scoring.split_data import SplitData
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,10 +160,10 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
         ConfigError: a column is not there, or a setting does not fit the machine.
     """
     from trainer.data.columns import SOURCE_COLUMN
+    from trainer.data.split_data import load_split, prepare_split, without_learned
     from trainer.scoring.decoding import Decoder, check_model
     from trainer.scoring.normalizers import make_normalizers, unit_note
     from trainer.scoring.scores import Reference, score
-    from trainer.scoring.split_data import load_split, prepare_split, without_learned
 
     config, other = plan.config, plan.baseline_config
     with console.status("looking at the data and the models ..."):

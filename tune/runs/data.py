@@ -20,7 +20,7 @@ from tune.util.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from trainer.data.clips import ClipTable
     from trainer.data.prepared import PreparedData
-    from trainer.scoring.split_data import SplitClips
+    from trainer.data.split_data import SplitClips
     from tune.search.guards import Guard
 
 _CHOICES = (
@@ -100,7 +100,7 @@ def load_guards(base: TrainConfig, guards: Sequence[Guard]) -> dict[str, SplitCl
     Raises:
         UserError: the data is not there or cannot be read, or has no clip with text.
     """
-    from trainer.scoring.split_data import load_untrained
+    from trainer.data.split_data import load_untrained
 
     found = {}
     for guard in guards:
@@ -114,7 +114,7 @@ def prepare_guards(
 ) -> dict[str, PreparedData]:
     """Their features, computed where they are not in the cache; arguments and errors as of `load_guards`."""
     from trainer.data.prepared import PreparedData
-    from trainer.scoring.split_data import prepare_split
+    from trainer.data.split_data import prepare_split
 
     found = {}
     for guard in guards:

@@ -17,9 +17,9 @@ from trainer.data.clips import load_clips
 from trainer.data.columns import Origin
 from trainer.data.labels import check_languages
 from trainer.data.prepared import prepare
+from trainer.data.split_data import load_split
 from trainer.errors import DataError, ModelError
 from trainer.model.processor import Processor
-from trainer.scoring.split_data import load_split
 
 
 def rows(source: str, split: str, number: int, **more: str) -> list[dict[str, str]]:

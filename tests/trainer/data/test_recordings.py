@@ -16,9 +16,9 @@ from trainer.data.audio import AudioError, AudioFile, decode_each
 from trainer.data.clip import Clip
 from trainer.data.clips import ClipTable
 from trainer.data.prepared import prepare
+from trainer.data.split_data import load_split
 from trainer.data.tables.subtitles import read_cues
 from trainer.errors import DataError
-from trainer.scoring.split_data import load_split
 
 RATE = 16_000
 

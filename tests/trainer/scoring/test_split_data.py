@@ -19,8 +19,8 @@ from make_data import (
 
 from trainer.config import TrainConfig
 from trainer.data.clips import load_clips
+from trainer.data.split_data import load_split, prepare_split
 from trainer.errors import DataError
-from trainer.scoring.split_data import load_split, prepare_split
 
 
 @pytest.fixture(scope="module")
