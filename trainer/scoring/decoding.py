@@ -12,11 +12,10 @@ from trainer.config import TrainConfig
 from trainer.data.columns import PLAIN, Origin
 from trainer.data.features import pad_features
 from trainer.errors import ConfigError, DivergedError
-from trainer.memory import is_out_of_memory
+from trainer.memory import BatchSize, is_out_of_memory
 from trainer.model.pretrained import fetch_model, model_path
 from trainer.model.processor import load_processor, prefix_tokens
 from trainer.model.whisper import load_model, load_model_config, with_bf16_decoder
-from trainer.scoring.batch_size import BatchSize
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,10 +21,10 @@ from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedSplit
 from trainer.deepspeed import check_engine
 from trainer.errors import DivergedError
+from trainer.memory import BatchSize
 from trainer.model.adapters import merged
 from trainer.model.greedy import GreedyDecoder
 from trainer.model.whisper import with_bf16_decoder
-from trainer.scoring.batch_size import BatchSize
 from trainer.scoring.decoding import transcribe_encoded
 from trainer.scoring.normalizers import Normalizer
 from trainer.training.batches import BatchPlan, PlannedBatches, evaluation_batches

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import TrainConfig
 from trainer.data.audio import AUDIO_SUFFIXES, SAMPLE_RATE, AudioFile
 from trainer.errors import DataError
+from trainer.memory import BatchSize
 from trainer.model.pretrained import find_model
 from trainer.model.processor import is_multilingual, window_seconds
-from trainer.scoring.batch_size import BatchSize
 from trainer.scoring.decoding import Decoder, transcribe_encoded
 from trainer.scoring.hallucinations import COMPRESSION_RATIO, compression_ratio
 from trainer.threads import one_torch_thread

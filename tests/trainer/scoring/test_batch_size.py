@@ -15,7 +15,7 @@ from training import evaluate, train
 
 from trainer.config import ConfigError, TrainConfig
 from trainer.data.prepared import prepare
-from trainer.scoring.batch_size import CPU_CLIPS, GPU_CLIPS, BatchSize
+from trainer.memory import CPU_CLIPS, GPU_CLIPS, BatchSize
 from trainer.scoring.decoding import Decoder
 from trainer.train import Evaluation
 
