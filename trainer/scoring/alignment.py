@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections import Counter
@@ -38,29 +39,19 @@ def align(references: Sequence[str], hypotheses: Sequence[str], level: Level = "
     """
     import jiwer
 
-    references, hypotheses = list(map(join_space, references)), list(map(join_space, hypotheses))
-    found: list[list[Piece]] = []
-    rows = []
-    for row, (reference, hypothesis) in enumerate(zip(references, hypotheses, strict=True)):
-        added = tuple(hypothesis.split() if level == "words" else hypothesis)
-        found.append([Piece("insert", (), added)] if added else [])
-        if reference:
-            rows.append(row)
-    if rows:  # jiwer takes no empty references
-        process = jiwer.process_words if level == "words" else jiwer.process_characters
-        out = process([references[row] for row in rows], [hypotheses[row] for row in rows])
-        for row, said, heard, chunks in zip(
-            rows, out.references, out.hypotheses, out.alignments, strict=True
-        ):
-            found[row] = [
-                Piece(
-                    chunk.type,
-                    tuple(said[chunk.ref_start_idx : chunk.ref_end_idx]),
-                    tuple(heard[chunk.hyp_start_idx : chunk.hyp_end_idx]),
-                )
-                for chunk in chunks
-            ]
-    return found
+    process = jiwer.process_words if level == "words" else jiwer.process_characters
+    found = process(list(map(join_space, references)), list(map(join_space, hypotheses)))
+    return [
+        [
+            Piece(
+                chunk.type,
+                tuple(said[chunk.ref_start_idx : chunk.ref_end_idx]),
+                tuple(heard[chunk.hyp_start_idx : chunk.hyp_end_idx]),
+            )
+            for chunk in chunks
+        ]
+        for said, heard, chunks in zip(found.references, found.hypotheses, found.alignments, strict=True)
+    ]
 
 
 class Counts(Protocol):
@@ -102,12 +93,10 @@ class Counts(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ErrorCounts(Counts):
-    """Counts of each utterance, int64 arrays of shape (utterances,); insertions where the reference is empty."""
+    """What became of the units of each utterance; of an empty reference there are insertions alone."""
 
-    hits: np.ndarray
-    substitutions: np.ndarray
-    deletions: np.ndarray
-    insertions: np.ndarray
+    kinds: np.ndarray
+    """int64 (4, utterances): hits, substitutions, deletions, insertions."""
 
     @classmethod
     def of_alignments(cls, alignments: Sequence[Sequence[Piece]]) -> ErrorCounts:
@@ -117,33 +106,33 @@ class ErrorCounts(Counts):
         counts = np.zeros((len(_KINDS), len(alignments)), dtype=np.int64)
         for row, pieces in enumerate(alignments):
             for piece in pieces:
-                length = max(len(piece.reference), len(piece.hypothesis))
-                counts[_KINDS.index(piece.kind), row] += length
-        return cls(*counts)
+                counts[_KINDS[piece.kind], row] += max(len(piece.reference), len(piece.hypothesis))
+        return cls(counts)
 
     @property
     def errors(self) -> np.ndarray:
         """Substitutions, deletions and insertions together."""
-        total: np.ndarray = self.substitutions + self.deletions + self.insertions
+        total: np.ndarray = self.kinds[1:].sum(axis=0)
         return total
 
     @property
     def lengths(self) -> np.ndarray:
-        """Words or characters of each reference."""
-        total: np.ndarray = self.hits + self.substitutions + self.deletions
+        """Words or characters of each reference: all but insertions."""
+        total: np.ndarray = self.kinds[:3].sum(axis=0)
         return total
 
     def of(self, rows: Sequence[int]) -> ErrorCounts:
         """The counts of some utterances."""
-        return ErrorCounts(**{name: values[list(rows)] for name, values in vars(self).items()})
+        return ErrorCounts(self.kinds[:, list(rows)])
 
     def totals(self) -> dict[str, int]:
-        """Sums over all utterances, and the references' length as `reference`."""
-        return {name: int(values.sum()) for name, values in vars(self).items()} | super().totals()
+        """Sums over all utterances: `hits`, `substitutions`, `deletions`, `insertions`, `reference`."""
+        names = ("hits", "substitutions", "deletions", "insertions")
+        return dict(zip(names, self.kinds.sum(axis=1).tolist(), strict=True)) | super().totals()
 
 
-_KINDS: tuple[Kind, ...] = ("equal", "substitute", "delete", "insert")
-"""In the order of the fields of `ErrorCounts`."""
+_KINDS: dict[Kind, int] = {"equal": 0, "substitute": 1, "delete": 2, "insert": 3}
+"""Rows of `ErrorCounts.kinds`."""
 
 
 def count_errors(references: Sequence[str], hypotheses: Sequence[str], level: Level = "words") -> ErrorCounts:
@@ -176,10 +165,7 @@ class ClipErrors:
 def pairs(pieces: Iterable[Piece]) -> Iterator[tuple[Kind, str, str]]:
     """Word by word: kind, reference and hypothesis, either of which may be empty."""
     for piece in pieces:
-        length = max(len(piece.reference), len(piece.hypothesis))
-        for at in range(length):
-            said = piece.reference[at] if piece.reference else ""
-            written = piece.hypothesis[at] if piece.hypothesis else ""
+        for said, written in itertools.zip_longest(piece.reference, piece.hypothesis, fillvalue=""):
             yield piece.kind, said, written
 
 

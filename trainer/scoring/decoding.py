@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
-from trainer.data.columns import PLAIN, Origin
 from trainer.data.features import pad_features
 from trainer.errors import ConfigError, DivergedError
 from trainer.memory import BatchSize, is_out_of_memory
@@ -18,7 +17,6 @@ from trainer.model.processor import load_processor, prefix_tokens
 from trainer.model.whisper import load_model, load_model_config, with_bf16_decoder
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from transformers import WhisperForConditionalGeneration
 
@@ -48,44 +46,46 @@ class Transcripts:
 
 def transcribe_encoded(
     model: WhisperForConditionalGeneration,
-    prefix: Sequence[int] | torch.Tensor,
+    prefixes: torch.Tensor,
     encoded: Any,
+    greedy: GreedyDecoder,
     *,
     in_step: bool = False,
-    greedy: GreedyDecoder | None = None,
 ) -> torch.Tensor:
     """Token ids (B, T) for encoder outputs, without timestamps.
-
-    The prefix is that of all clips, or of each its own as (B, tokens).
 
     Greedy decoding is our own. With beams, or where workers must take the same steps because DeepSpeed has
     split the parameters among them (`in_step`), it is the generic `generate` with Whisper's prefix as decoder input.
     Whisper's own adds windows over long audio and fallbacks, which a batch of one window each does not need, and
     in transformers 5.23 passes itself deprecated arguments; tests hold all three equal.
 
-    `greedy` is of this model, and keeps its caches for the next batch.
-
     A decoder in bfloat16 (`with_bf16_decoder`) computes in it, also within autocast, which it has no need of.
+
+    Args:
+        model: in evaluation mode.
+        prefixes: what each transcript begins with, (B, tokens).
+        encoded: what the encoder gives.
+        greedy: of this model; it keeps its caches for the next batch.
+        in_step: see above.
     """
     import torch
     from transformers import GenerationMixin
 
-    from trainer.model.greedy import GreedyDecoder, is_plain_greedy
+    from trainer.model.greedy import is_plain_greedy
 
     hidden = encoded.last_hidden_state
-    begins = torch.as_tensor(prefix, device=hidden.device)
     # Whisper's own does not count the prefix in `max_length`, the generic function does.
-    limit = min(model.generation_config.max_length + begins.shape[-1], model.config.max_target_positions)
+    limit = min(model.generation_config.max_length + prefixes.shape[1], model.config.max_target_positions)
     if is_plain_greedy(model.generation_config) and not in_step:
-        greedy, low = greedy or GreedyDecoder(model), model.proj_out.weight.dtype
+        low = model.proj_out.weight.dtype
         if low != torch.bfloat16:
-            return greedy.decode(hidden, begins, limit)
+            return greedy.decode(hidden, prefixes, limit)
         with torch.autocast(hidden.device.type, enabled=False):
-            return greedy.decode(hidden.to(low), begins, limit)
+            return greedy.decode(hidden.to(low), prefixes, limit)
     return GenerationMixin.generate(  # type: ignore[no-any-return]
         model,
         encoder_outputs=encoded,
-        decoder_input_ids=begins.expand(len(hidden), -1),
+        decoder_input_ids=prefixes,
         attention_mask=torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device),
         max_length=limit,
     )
@@ -122,7 +122,6 @@ class Decoder:
         if self.precision == "bf16":
             self.model = with_bf16_decoder(self.model)
         self.greedy = GreedyDecoder(self.model)
-        self._prefixes: dict[Origin, list[int]] = {}
 
     @property
     def device_name(self) -> str:
@@ -139,6 +138,33 @@ class Decoder:
 
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision)
         return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
+
+    def decode(self, features: torch.Tensor, prefixes: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Token ids of each clip, its prefix in front; copying them back waits for the device.
+
+        Args:
+            features: (B, mel bands, frames).
+            prefixes: of each clip, all of one length.
+
+        Raises:
+            DivergedError: the model's numbers are not finite.
+        """
+        import torch
+
+        with torch.inference_mode(), self.arithmetic():
+            encoded = self.model.get_encoder()(features.to(self.device).to(self.model.dtype))
+            if not bool(encoded.last_hidden_state.isfinite().all()):
+                raise DivergedError(
+                    f"model={self.config.model!r}: its numbers are not finite; take another model, or precision=fp32"
+                )
+            begins = torch.tensor(prefixes, device=self.device)
+            tokens: list[list[int]] = transcribe_encoded(self.model, begins, encoded, self.greedy).tolist()
+        return tokens
+
+    def texts(self, tokens: list[list[int]]) -> list[str]:
+        """What `decode` gave, as text."""
+        decoded = self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return [text.strip() for text in decoded]
 
     def transcribe(
         self, split: PreparedSplit, on_progress: Callable[[int, int], None] | None = None
@@ -166,55 +192,30 @@ class Decoder:
     def _transcribe(
         self, split: PreparedSplit, on_progress: Callable[[int, int], None] | None
     ) -> Transcripts:
-        self._texts(
-            self._batch([split.features(0)], [split.fill(0)]), [self._prefix()]
-        )  # warms the device up
+        origins, frames = split.origins, 2 * int(self.model.config.max_source_positions)
+        prefix_of = [prefix_tokens(origin.config(self.config), self.processor) for origin in origins.kinds]
         texts: list[str] = []
         spent = 0.0
+
+        def padded(rows: Sequence[int]) -> torch.Tensor:
+            features, fills = [split.features(row) for row in rows], [split.fill(row) for row in rows]
+            return pad_features(features, fills, frames, half=self.device.type == "cuda")
 
         def transcribe_part(part: slice) -> None:
             nonlocal spent
             begun = time.monotonic()
-            texts.extend(self._texts(batch[part], prefixes[part]))
+            texts.extend(self.texts(self.decode(batch[part], prefixes[part])))
             spent += time.monotonic() - begun
             if on_progress is not None:
                 on_progress(len(texts), len(split))
 
+        self.decode(padded([0]), prefix_of[:1])  # warms the device up
         size = BatchSize(self.config.eval_batch_size)
         for first in range(0, len(split), size.loaded):
             rows = range(first, min(first + size.loaded, len(split)))
-            prefixes = [self._prefix(split.origin(row)) for row in rows]
-            batch = self._batch([split.features(row) for row in rows], [split.fill(row) for row in rows])
+            prefixes = [prefix_of[origins.numbers[row]] for row in rows]
+            batch = padded(rows)
             size.in_parts(len(rows), transcribe_part, self.greedy.forget)
         audio = sum(split.seconds(row) for row in range(len(split)))
         at_once = min(size.at_once, len(split))
         return Transcripts(texts, spent, audio, self.device_name, self.precision, at_once)
-
-    @property
-    def _frames(self) -> int:
-        """Of the model's window."""
-        return 2 * int(self.model.config.max_source_positions)
-
-    def _batch(self, features: list[np.ndarray], fills: list[float]) -> torch.Tensor:
-        return pad_features(features, fills, self._frames, half=self.device.type == "cuda")
-
-    def _prefix(self, origin: Origin = PLAIN) -> list[int]:
-        """With the language and task of clips of this origin."""
-        if origin not in self._prefixes:
-            self._prefixes[origin] = prefix_tokens(origin.config(self.config), self.processor)
-        return self._prefixes[origin]
-
-    def _texts(self, batch: torch.Tensor, prefixes: list[list[int]]) -> list[str]:
-        """Transcripts of a batch (B, mel bands, frames); copying them back waits for the device."""
-        import torch
-
-        with torch.inference_mode(), self.arithmetic():
-            encoded = self.model.get_encoder()(batch.to(self.device).to(self.model.dtype))
-            if not bool(encoded.last_hidden_state.isfinite().all()):
-                raise DivergedError(
-                    f"model={self.config.model!r}: its numbers are not finite; take another model, or precision=fp32"
-                )
-            begins = torch.tensor(prefixes, device=self.device)
-            tokens = transcribe_encoded(self.model, begins, encoded, greedy=self.greedy).cpu()
-        decoded = self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        return [text.strip() for text in decoded]

@@ -9,6 +9,7 @@ table.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -21,11 +22,11 @@ from trainer.scoring.language_rules import (
     EARLY,
     LATE,
     RULES,
-    plain_digits,
+    arrange_signs,
+    plain_signs,
     spelling_table,
     split_characters,
 )
-from trainer.scoring.signs import arrange_signs, keep_minus, same_signs
 
 if TYPE_CHECKING:
     from transformers import WhisperTokenizer
@@ -59,22 +60,36 @@ class Normalizer:
 
 
 def make_normalizer(config: TrainConfig, tokenizer: WhisperTokenizer | None = None) -> Normalizer:
-    """The normaliser of `config.normalizer` for the language that is written.
+    """The normaliser of `config.normalizer` for the language that is written; nothing heavy is imported until it is
+    called.
 
     Args:
         config: its normaliser, language and task count.
         tokenizer: may bring the model's own table of English spellings, which `whisper` then takes.
     """
     code = config.written_language
-    name = config.normalizer_name
-    unit, description = describe_normalizer(config)
+    unit: Unit = "words"
+    function: Callable[[str], str] = join_space
     if config.normalizer == "none":
-        return Normalizer(name, unit, description, join_space)
-    if config.normalizer == "basic":
-        return Normalizer(name, unit, description, _basic)
-    if config.normalizer == "whisper":
-        return Normalizer(name, unit, description, _whisper(code, tokenizer))
-    return Normalizer(name, unit, description, lambda text: normalize(text, code))
+        description = "texts as they are, but for white space"
+    elif config.normalizer == "basic":
+        function, description = _basic, "case and punctuation are left out; the same for all languages"
+    elif config.normalizer == "whisper":
+        kind = "EnglishTextNormalizer" if code == "en" else "BasicTextNormalizer"
+        function, description = _whisper(code, tokenizer), f"Whisper's own {kind}"
+        if code in WITHOUT_SPACES:
+            unit, description = "characters", f"{description}, by characters as in Whisper's paper"
+    else:
+        function = functools.partial(normalize, language=code)
+        description = (
+            f"{language_name(code)}: case and punctuation are left out, letters and their marks are kept"
+        )
+        if any(code in table for table in (EARLY, RULES, LATE)):
+            description += "; its own rules are in docs/scoring.md of tune-whisper"
+        if code in WITHOUT_SPACES:
+            unit = "characters"
+            description += "; written without spaces between words, so characters are counted"
+    return Normalizer(config.normalizer_name, unit, description, function)
 
 
 def make_normalizers(
@@ -99,30 +114,9 @@ def as_one(normalizers: Sequence[Normalizer]) -> Normalizer:
     )
 
 
-def describe_normalizer(config: TrainConfig) -> tuple[Unit, str]:
-    """What is counted, and what the normaliser of `config` does, in words; imports nothing heavy."""
-    code = config.written_language
-    spaceless = code in WITHOUT_SPACES
-    if config.normalizer == "none":
-        return "words", "texts as they are, but for white space"
-    if config.normalizer == "basic":
-        return "words", "case and punctuation are left out; the same for all languages"
-    if config.normalizer == "whisper":
-        kind = "EnglishTextNormalizer" if code == "en" else "BasicTextNormalizer"
-        how = ", by characters as in Whisper's paper" if spaceless else ""
-        return ("characters" if spaceless else "words"), f"Whisper's own {kind}{how}"
-    rules = any(code in table for table in (EARLY, RULES, LATE))
-    special = "; its own rules are in docs/scoring.md of tune-whisper" if rules else ""
-    language = language_name(code)
-    text = f"{language}: case and punctuation are left out, letters and their marks are kept{special}"
-    if spaceless:
-        return "characters", f"{text}; written without spaces between words, so characters are counted"
-    return "words", text
-
-
 def unit_note(config: TrainConfig) -> str | None:
     """What a user must know of a rate that is called WER and counts no words; None where it does."""
-    if config.task == "translate" or describe_normalizer(config)[0] == "words":
+    if config.task == "translate" or make_normalizer(config).unit == "words":
         return None
     language = language_name(config.written_language)
     return (
@@ -138,10 +132,10 @@ def rates_note(config: TrainConfig) -> str:
             "Translations are judged by chrF (sacrebleu's chrF2, of texts as written), told as the error 100 - chrF so "
             "that less is better; beside it stands BLEU."
         )
-    unit, description = describe_normalizer(config)
-    called = ", so that it is the CER here" if unit == "characters" else ""
-    name = config.normalizer_name
-    return f"WER is counted with normaliser {name}, unit: {unit}{called}. {description[0].upper()}{description[1:]}."
+    own = make_normalizer(config)
+    called = ", so that it is the CER here" if own.unit == "characters" else ""
+    description = f"{own.description[0].upper()}{own.description[1:]}"
+    return f"WER is counted with normaliser {own.name}, unit: {own.unit}{called}. {description}."
 
 
 #: All that stands for an apostrophe: of typewriter and typesetting, the modifier letters, accents, primes, the
@@ -182,8 +176,7 @@ def normalize(text: str, language: str) -> str:
     text = prepare_target(text, lowercase=True, remove_punctuation=False, language=language)
     for rule in RULES.get(language, ()):
         text = rule(text)
-    text = keep_minus(plain_digits(same_signs(text)))
-    text = _without_pictures(text.translate(_HYPHENS))
+    text = _without_pictures(plain_signs(text).translate(_HYPHENS))
     text = prepare_target(text, lowercase=False, remove_punctuation=True)
     text = arrange_signs(text)
     for rule in LATE.get(language, ()):
@@ -203,11 +196,16 @@ def _basic(text: str) -> str:
 
 
 def _whisper(code: str, tokenizer: WhisperTokenizer | None) -> Callable[[str], str]:
-    from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
+    @functools.cache
+    def own() -> Callable[[str], str]:
+        from transformers.models.whisper.english_normalizer import (
+            BasicTextNormalizer,
+            EnglishTextNormalizer,
+        )
 
-    if code == "en":
+        if code != "en":
+            return BasicTextNormalizer(split_letters=code in WITHOUT_SPACES)  # type: ignore[no-any-return]
         table = getattr(tokenizer, "english_spelling_normalizer", None) or spelling_table()
-        own: Callable[[str], str] = EnglishTextNormalizer(table)
-    else:
-        own = BasicTextNormalizer(split_letters=code in WITHOUT_SPACES)
-    return lambda text: own(text).strip()
+        return EnglishTextNormalizer(table)  # type: ignore[no-any-return]
+
+    return lambda text: own()(text).strip()

@@ -7,13 +7,17 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from trainer.scoring.alignment import Counts, ErrorCounts, Piece, align, count_errors, frequent_errors
-from trainer.scoring.breakdown import LENGTH, by_seconds, group_by
 from trainer.scoring.decoding import Transcripts
 from trainer.scoring.hallucinations import Sign, find_signs
 from trainer.scoring.intervals import Comparison, Interval, compare, rate_interval
 from trainer.scoring.normalizers import Normalizer, as_one
 from trainer.scoring.objectives import CHRF_ERROR, objective_name
 from trainer.scoring.translation import TRANSLATE, bleu, count_chrf
+
+LENGTH = "clip length"
+"""The name of the groups by seconds, which every data set has."""
+_RANGES = 4
+_UNKNOWN = "(empty)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,10 +59,7 @@ def count_rates(
             ["" if alike else text for alike, text in zip(same, texts, strict=True)]
             for texts in (said, heard)
         )
-        counted = vars(count_errors(said, heard, "characters"))
-        return ErrorCounts(
-            **{kind: np.where(same, each, counted[kind]) for kind, each in vars(words).items()}
-        )
+        return ErrorCounts(np.where(same, words.kinds, count_errors(said, heard, "characters").kinds))
 
     same = [own.unit == "characters" for own in normalizers]
     said, heard = (
@@ -278,3 +279,27 @@ def _scored(groups: Mapping[str, list[int]], mine: ModelScores, other: ModelScor
             theirs = _rate(other.decides.of(rows)) if other else None
             scored.append(Group(value, rows, int(counts.lengths.sum()), _rate(counts), theirs))
     return scored
+
+
+def group_by(values: Sequence[str]) -> dict[str, list[int]]:
+    """Rows of each value of a column, the largest group first; those of empty cells come last, as `(empty)`."""
+    groups: dict[str, list[int]] = {}
+    for row, value in enumerate(values):
+        groups.setdefault(value, []).append(row)
+    order = sorted(groups, key=lambda value: (not value, -len(groups[value]), value))
+    return {value or _UNKNOWN: groups[value] for value in order}
+
+
+def by_seconds(seconds: Sequence[float]) -> dict[str, list[int]]:
+    """Rows in up to four ranges of seconds with about as many each, from the lowest on; equal ones stay together."""
+    import numpy as np
+
+    values = np.round(np.array(seconds), 2)
+    edges = np.unique(np.quantile(values, np.arange(1, _RANGES) / _RANGES, method="lower"))
+    groups = {}
+    for at in range(_RANGES):
+        rows = np.flatnonzero(np.searchsorted(edges, values) == at)
+        if len(rows):
+            low, high = values[rows].min(), values[rows].max()
+            groups[f"{low:g} s" if low == high else f"{low:g} to {high:g} s"] = rows.tolist()
+    return groups

@@ -295,8 +295,8 @@ class WhisperTrainer(SavingTrainer):
                 self._writer,
                 inputs["decoder_input_ids"][:, : self._n_prefix],  # of each clip its own
                 encoded,
+                self._greedy,
                 in_step=self._deepspeed_asked,
-                greedy=self._greedy,
             )
         rest = self.model.config.max_target_positions - tokens.shape[1]
         return functional.pad(tokens, (0, rest), value=self._pad_token_id), losses

@@ -15,9 +15,9 @@ from trainer.config import TrainConfig
 from trainer.data.audio import AUDIO_SUFFIXES, SAMPLE_RATE, AudioFile
 from trainer.errors import DataError
 from trainer.memory import BatchSize
-from trainer.model.pretrained import find_model
+from trainer.model.generation import load_generation_config
 from trainer.model.processor import is_multilingual, window_seconds
-from trainer.scoring.decoding import Decoder, transcribe_encoded
+from trainer.scoring.decoding import Decoder
 from trainer.scoring.hallucinations import COMPRESSION_RATIO, compression_ratio
 from trainer.threads import one_torch_thread
 from trainer.transcription.transcripts import Doubt, Segment
@@ -47,8 +47,8 @@ def find_recordings(given: Sequence[Path]) -> dict[Path, Path]:
         if not path.is_dir():
             found.setdefault(path, Path(path.name))
             continue
-        files = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in AUDIO_SUFFIXES]
-        files = [file for file in files if file.name[0] != "."]
+        audio = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in AUDIO_SUFFIXES]
+        files = [file for file in audio if file.name[0] != "."]
         if not files:
             raise DataError(f"{path}: has no audio file in it; looked for {', '.join(AUDIO_SUFFIXES)}")
         for file in files:
@@ -123,13 +123,13 @@ class Transcriber:
 
         logging.set_verbosity_error()
         asked = TrainConfig(model=model, language=language or "en")
-        own = _own_generation(find_model(asked))
-        known = asked.language if language else own.get("language")
-        self.task = task or own.get("task") or "transcribe"
+        own = load_generation_config(asked)
+        known = asked.language if language else getattr(own, "language", None)
+        self.task = task or getattr(own, "task", None) or "transcribe"
         self._decoder = Decoder(asked.replace(task=self.task, language=known or asked.language))
         self._multilingual = is_multilingual(self._decoder.processor)
         self.language = self._decoder.config.language if known or not self._multilingual else None
-        self._batch_size, self._size = batch_size, BatchSize(batch_size)
+        self._size = BatchSize(batch_size)
         self.window = window_seconds(self._decoder.processor.feature_extractor)
 
     def transcribe(
@@ -148,34 +148,23 @@ class Transcriber:
         language, segments = self.language, list[Segment]()
         if language is None and spans:
             language = self._detect_language(samples[slice(*spans[0])])
-        for first in range(0, len(spans), self._batch_size):
-            batch = spans[first : first + self._batch_size]
-            decode = functools.partial(self._decode, [samples[start:end] for start, end in batch], language)
-            parts = self._size.in_parts(len(batch), decode, self._decoder.greedy.forget)
-            texts = [decoded for part in parts for decoded in part]
-            for (start, end), (text, doubt) in zip(batch, texts, strict=True):
-                segments.append(Segment(start / SAMPLE_RATE, end / SAMPLE_RATE, text, doubt))
-            on_progress(batch[-1][1])
-        return language, segments
-
-    def _decode(
-        self, clips: Sequence[np.ndarray], language: str | None, part: slice
-    ) -> list[tuple[str, Doubt | None]]:
-        import torch
-        from transformers.modeling_outputs import BaseModelOutput
-
         model, tokenizer = self._decoder.model, self._decoder.processor.tokenizer
         prefix = list(tokenizer.prefix_tokens)
         if self._multilingual:
             prefix[1] = tokenizer.convert_tokens_to_ids(f"<|{language}|>")
-        with torch.no_grad(), self._decoder.arithmetic():
-            hidden = model.get_encoder()(self._features(clips[part])).last_hidden_state
-            tokens = transcribe_encoded(
-                model, prefix, BaseModelOutput(hidden), greedy=self._decoder.greedy
-            ).tolist()
-        texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        ended = [model.config.eos_token_id in ids[len(prefix) :] for ids in tokens]
-        return [(text.strip(), _doubt(text, end)) for text, end in zip(texts, ended, strict=True)]
+
+        def decode(part: slice) -> None:
+            clips = [samples[start:end] for start, end in batch[part]]
+            tokens = self._decoder.decode(self._features(clips), [prefix] * len(clips))
+            for (start, end), ids, text in zip(batch[part], tokens, self._decoder.texts(tokens), strict=True):
+                doubt = _doubt(text, model.config.eos_token_id in ids[len(prefix) :])
+                segments.append(Segment(start / SAMPLE_RATE, end / SAMPLE_RATE, text, doubt))
+
+        for first in range(0, len(spans), self._size.loaded):
+            batch = spans[first : first + self._size.loaded]
+            self._size.in_parts(len(batch), decode, self._decoder.greedy.forget)
+            on_progress(batch[-1][1])
+        return language, segments
 
     def _detect_language(self, clip: np.ndarray) -> str:
         import torch
@@ -197,14 +186,3 @@ def _doubt(text: str, ended: bool) -> Doubt | None:
     if compression_ratio(text) > COMPRESSION_RATIO:
         return "repeats"
     return None if ended else "breaks off"
-
-
-def _own_generation(folder: Path) -> dict[str, Any]:
-    """The language and task that the model itself names."""
-    from transformers import GenerationConfig
-
-    try:
-        own = GenerationConfig.from_pretrained(folder)
-    except (OSError, ValueError):  # older models have none
-        return {}
-    return {name: getattr(own, name, None) for name in ("language", "task")}

@@ -70,21 +70,18 @@ class Transcript:
 
 def write(transcript: Transcript, form: str, model: str) -> str:
     """The content of a file: a line a segment, JSON, SubRip, or WebVTT with `&`, `<` and `>` escaped."""
-    said = [segment for segment in transcript.segments if segment.text]
     if form == "json":
         return json.dumps(transcript.to_dict(model), ensure_ascii=False, indent=2) + "\n"
+    said = [segment for segment in transcript.segments if segment.text]
+    if form == "text":
+        return "".join(f"{each.text}\n" for each in said)
+    point = "," if form == "srt" else "."
+    times = [f"{_clock(each.start, point)} --> {_clock(each.end, point)}" for each in said]
     if form == "srt":
-        return "\n".join(
-            f"{number}\n{_clock(each.start, ',')} --> {_clock(each.end, ',')}\n{each.text}\n"
-            for number, each in enumerate(said, start=1)
-        )
-    if form == "vtt":
-        cues = (
-            f"\n{_clock(each.start, '.')} --> {_clock(each.end, '.')}\n{escape(each.text, quote=False)}\n"
-            for each in said
-        )
-        return "WEBVTT\n" + "".join(cues)
-    return "".join(f"{each.text}\n" for each in said)
+        cues = zip(times, said, strict=True)
+        return "\n".join(f"{number}\n{at}\n{one.text}\n" for number, (at, one) in enumerate(cues, start=1))
+    texts = [escape(each.text, quote=False) for each in said]
+    return "WEBVTT\n" + "".join(f"\n{at}\n{text}\n" for at, text in zip(times, texts, strict=True))
 
 
 def _clock(seconds: float, point: str) -> str:

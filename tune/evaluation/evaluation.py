@@ -123,9 +123,8 @@ def _utterance_dict(scores: Scores, row: int) -> dict[str, Any]:
     if isinstance(counts, ChrfCounts):
         errors: dict[str, Any] = {CHRF_ERROR: counts.of([row]).percent if counts.lengths[row] else None}
     else:
-        errors = {
-            kind: int(getattr(counts, kind)[row]) for kind in ("substitutions", "deletions", "insertions")
-        }
+        totals = counts.of([row]).totals()
+        errors = {kind: totals[kind] for kind in ("substitutions", "deletions", "insertions")}
     found = {
         "name": scores.reference.names[row],
         "seconds": round(scores.reference.seconds[row], 3),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.conversion.formats import CONVERTED, FORMATS
 from trainer.languages import language_name
-from trainer.scoring.normalizers import describe_normalizer, unit_note
+from trainer.scoring.normalizers import make_normalizer, unit_note
 from trainer.scoring.objectives import objective_name, words
 from trainer.scoring.translation import TRANSLATE
 from tune.experiments.results import source_table
@@ -83,7 +83,7 @@ def model_card(
         on_hub=_is_hub_id(config.model_source),
         standing=next((found for found in standings if trial.trial_id in found.runs), None),
         averaged=listed(trial.members, most=len(trial.members)),
-        normalizer_text=describe_normalizer(config)[1],
+        normalizer_text=make_normalizer(config).description,
         unit=unit_note(config),
         objective=objective,
         intervals=any(f"{objective}_interval" in found for pair in rates.values() for found in pair.values()),

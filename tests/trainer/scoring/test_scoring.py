@@ -18,14 +18,13 @@ from trainer.scoring.alignment import (
     frequent_errors,
     pairs,
 )
-from trainer.scoring.breakdown import by_seconds, group_by
 from trainer.scoring.decoding import Transcripts
 from trainer.scoring.hallucinations import find_signs
 from trainer.scoring.intervals import compare, difference_interval, rate_interval
 from trainer.scoring.language_rules import split_characters
 from trainer.scoring.normalizers import Normalizer
 from trainer.scoring.objectives import combine
-from trainer.scoring.scores import Reference, Scores, count_rates, score
+from trainer.scoring.scores import Reference, Scores, by_seconds, count_rates, group_by, score
 from tune.evaluation.tables import aligned_lines, difference_between, errors_in, verdict
 
 WORDS = ["адзін", "two", "drei", "quatre", "पाँच", "l'homme", "七", "a", "b", "c"]
@@ -213,8 +212,7 @@ def test_the_interval_of_a_difference_holds_the_true_one(n: int) -> None:
 def of_sources(generator: np.random.Generator, objective: str, *sizes: int) -> tuple[ErrorCounts, ClipErrors]:
     """Clips of sources with so many, one word of ten wrong in each; what they count by the objective."""
     errors, lengths = made_up(generator, sum(sizes), 0.1)
-    nothing = np.zeros_like(errors)
-    counts = ErrorCounts(lengths - errors, errors, nothing, nothing)
+    counts = ErrorCounts(np.stack([lengths - errors, errors, 0 * errors, 0 * errors]))
     names = [str(source) for source, size in enumerate(sizes) for _ in range(size)]
     return counts, combine({"wer": counts}, names, objective)[1]
 
