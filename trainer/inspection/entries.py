@@ -6,18 +6,17 @@ That is told by the code that leaves them out.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.data.clip import Clip
 from trainer.data.clips import ClipTable
-from trainer.data.drops import DROP_REASONS, Drop, check_drops, check_usable, count_by_reason
+from trainer.data.drops import Drop, check_drops, check_usable
 from trainer.data.grouping import text_key
 from trainer.data.labels import make_labels
 from trainer.data.prepared import Origins
 from trainer.errors import DataError
-from trainer.inspection.findings import Finding, make_finding
 from trainer.inspection.sound import Sound
 from trainer.inspection.texts import count_units
 from trainer.model.processor import load_processor, window_seconds
@@ -25,9 +24,6 @@ from trainer.model.whisper import load_model_config
 
 if TYPE_CHECKING:
     from trainer.model.processor import Processor
-
-WHISPER_SECONDS, WHISPER_TOKENS = 30, 448
-"""Of every Whisper model that OpenAI published."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -38,14 +34,18 @@ class Entry:
     clip: Clip
     language: str
     """Whisper's code of what its text is written in, as far as data and settings say."""
-    key: str
-    """Its text without case and punctuation."""
-    units: int
-    """Letters and digits of its text."""
     sound: Sound | Drop | None = None
     """None where it was not listened to."""
     tokens: int | None = None
     """Tokens that the model learns, its prefix and end included; None where they are too many or were not counted."""
+    key: str = dataclasses.field(init=False)
+    """Its text without case and punctuation."""
+    units: int = dataclasses.field(init=False)
+    """Letters and digits of its text."""
+
+    def __post_init__(self) -> None:
+        self.key = text_key(self.clip.text)
+        self.units = count_units(self.key)
 
     @property
     def name(self) -> str:
@@ -57,16 +57,15 @@ class Entry:
         """The transcript as the data set has it."""
         return self.clip.text
 
-    @property
-    def heard(self) -> Sound | None:
-        """What was measured, where the audio can be used."""
-        return self.sound if isinstance(self.sound, Sound) else None
+
+def heard(entries: Iterable[Entry]) -> list[tuple[Entry, Sound]]:
+    """The clips that were listened to and can be used, with what was measured."""
+    return [(entry, entry.sound) for entry in entries if isinstance(entry.sound, Sound)]
 
 
-def make_entry(split: str, clip: Clip, language: str) -> Entry:
-    """A clip of which nothing is known but its text."""
-    key = text_key(clip.text)
-    return Entry(split, clip, language, key, count_units(key))
+def speech(entries: Iterable[Entry]) -> list[tuple[Entry, Sound]]:
+    """Those of them that are not silent."""
+    return [(entry, sound) for entry, sound in heard(entries) if not sound.is_silent]
 
 
 def make_entries(config: TrainConfig, table: ClipTable) -> list[Entry]:
@@ -74,33 +73,29 @@ def make_entries(config: TrainConfig, table: ClipTable) -> list[Entry]:
     origins = {clip.origin for clips in table.splits.values() for clip in clips}
     languages = {origin: origin.config(config).written_language for origin in origins}
     return [
-        make_entry(split, clip, languages[clip.origin])
-        for split, clips in table.splits.items()
-        for clip in clips
+        Entry(split, clip, languages[clip.origin]) for split, clips in table.splits.items() for clip in clips
     ]
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a clip may be for a model."""
+    """What a clip may be for a model; by itself for every Whisper model that OpenAI published."""
 
-    model: str | None
-    """None: Whisper's usual limits, without a tokenizer to count by."""
-    window: float
+    model: str | None = None
+    window: float = 30
     """Seconds."""
-    max_tokens: int
+    max_tokens: int = 448
     """Most tokens of a text, with those around it."""
-    processor: Processor | None
+    processor: Processor | None = None
+    """What tokens are counted with, where there is a model."""
 
 
-def find_limits(config: TrainConfig, *, with_model: bool) -> Limits:
-    """The limits of `config.model`, or those that all of Whisper's own models have.
+def find_limits(config: TrainConfig) -> Limits:
+    """The limits of `config.model`.
 
     Raises:
         ModelError: the model cannot be found, or does not know the language.
     """
-    if not with_model:
-        return Limits(None, WHISPER_SECONDS, WHISPER_TOKENS, None)
     processor = load_processor(config)
     longest = int(load_model_config(config).max_target_positions)
     return Limits(config.model, window_seconds(processor.feature_extractor), longest, processor)
@@ -121,14 +116,26 @@ def find_left_out(
     unusable, too_long, left = list[Drop](), list[Drop](), {}
     for split in table.splits:
         mine = [entry for entry in entries if entry.split == split]
-        usable = [entry for entry in mine if not isinstance(entry.sound, Drop)]
-        bad = ((one.name, one.sound) for one in mine)
         unusable += [
-            dataclasses.replace(drop, split=split, name=name) for name, drop in bad if isinstance(drop, Drop)
+            dataclasses.replace(entry.sound, split=split, name=entry.name)
+            for entry in mine
+            if isinstance(entry.sound, Drop)
         ]
-        longer = _count_tokens(config, limits, split, usable)
-        left[split] = len(usable) - len(longer)
-        too_long += longer
+        usable = [entry for entry in mine if not isinstance(entry.sound, Drop)]
+        left[split] = len(usable)
+        if limits.processor is not None:
+            index: dict[str, Any] = {
+                "name": [entry.name for entry in usable],
+                "text": [entry.text for entry in usable],
+                "origin": Origins.of([entry.clip for entry in usable]),
+            }
+            labels, longer = make_labels(
+                config, limits.processor, limits.max_tokens, split=split, index=index
+            )
+            for row, tokens in zip(labels.rows.tolist(), labels.lengths().tolist(), strict=True):
+                usable[row].tokens = tokens
+            left[split] -= len(longer)
+            too_long += longer
     drops = [*unusable, *table.drops, *too_long]
     stops = None
     if whole:
@@ -138,28 +145,3 @@ def find_left_out(
         except DataError as error:
             stops = str(error)
     return drops, stops
-
-
-def _count_tokens(config: TrainConfig, limits: Limits, split: str, entries: Sequence[Entry]) -> list[Drop]:
-    """Set `tokens` of these clips; the clips whose texts are too long."""
-    if limits.processor is None:
-        return []
-    index: dict[str, Any] = {
-        "name": [entry.name for entry in entries],
-        "text": [entry.text for entry in entries],
-    }
-    index["origin"] = Origins.of([entry.clip for entry in entries])
-    labels, drops = make_labels(config, limits.processor, limits.max_tokens, split=split, index=index)
-    for row, tokens in zip(labels.rows.tolist(), labels.lengths().tolist(), strict=True):
-        entries[row].tokens = tokens
-    return drops
-
-
-def find_dropped(drops: Sequence[Drop], stops: str | None, total: int) -> list[Finding]:
-    """What a search would do without, or stop for."""
-    told = ", ".join(f"{count:,} {DROP_REASONS[reason]}" for reason, count in count_by_reason(drops).items())
-    title = f"would be left out: {len(drops):,} of {total:,} clips: {told}"
-    if stops is not None:
-        title = f"a search would stop: {stops}"
-    suspects = [(drop, f"{DROP_REASONS[drop.reason]}: {drop.detail}") for drop in drops]
-    return make_finding("dropped", suspects, told=title)

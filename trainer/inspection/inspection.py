@@ -4,39 +4,51 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
+from trainer.data.clip import Clip
 from trainer.data.clips import load_clips
 from trainer.data.drops import Drop
 from trainer.data.parallel import over_clips
 from trainer.data.splits import subset
-from trainer.inspection.entries import (
-    Entry,
-    Limits,
+from trainer.inspection.checks import (
+    find_copies,
     find_dropped,
-    find_left_out,
-    find_limits,
-    make_entries,
-)
-from trainer.inspection.findings import Finding, ranked
-from trainer.inspection.sound import listen
-from trainer.inspection.sound_findings import find_copies, find_in_sound
-from trainer.inspection.text_findings import (
+    find_in_sound,
     find_in_texts,
     find_misfitting,
     find_shared_texts,
     find_small_splits,
+    odd_entries,
     speakers_by_split,
     tell_shared_speakers,
 )
+from trainer.inspection.entries import (
+    Entry,
+    Limits,
+    find_left_out,
+    find_limits,
+    heard,
+    make_entries,
+    speech,
+)
+from trainer.inspection.findings import Finding, make_finding, ranked
+from trainer.inspection.rates import misfitting
+from trainer.inspection.sound import listen
 from trainer.inspection.texts import grouped
+
+if TYPE_CHECKING:
+    from trainer.data.prepared import PreparedSplit
 
 #: Called with what is being done, how many are done and how many there are.
 Progress = Callable[[str, int, int], None]
 
 _SMALL = 300
 """Clips that are listened to in this process alone."""
+_FAR = 2.0
+"""Times longer or shorter than usual in a quick look, whose lengths are with the silence around, which differs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +112,7 @@ def inspect_data(
         DataError: the data cannot be found or read, or a split is empty.
         ModelError: the model cannot be found.
     """
-    limits = find_limits(config, with_model=with_model)
+    limits = find_limits(config) if with_model else Limits()
     table = load_clips(config, window=limits.window, refuse_tokens=False)
     entries = make_entries(config, table)
     chosen = _sampled(entries, sample, config.data_seed)
@@ -164,11 +176,10 @@ def _sampled(entries: Sequence[Entry], sample: int | None, seed: int) -> list[En
 
 
 def _facts(entries: Sequence[Entry], speakers: int) -> SplitFacts:
-    heard = [sound.seconds for entry in entries if (sound := entry.heard) is not None]
     listened = sum(entry.sound is not None for entry in entries)
     return SplitFacts(
         clips=len(entries),
-        seconds=sum(heard) * len(entries) / max(1, listened),
+        seconds=sum(sound.seconds for _, sound in heard(entries)) * len(entries) / max(1, listened),
         words=sum(len(entry.text.split()) for entry in entries),
         different_texts=len({entry.key for entry in entries}),
         speakers=speakers or None,
@@ -181,14 +192,14 @@ SHARES = {"least": 0.0, "p05": 0.05, "median": 0.5, "p95": 0.95, "most": 1.0}
 
 def quantiles(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
     """How each measure spreads over the clips that it is known of: the values of `SHARES`, by its name."""
-    heard = [(entry, sound) for entry in entries if (sound := entry.heard) is not None]
-    speech = [(entry, sound) for entry, sound in heard if sound.spoken > 0.2 and not sound.is_silent]
+    every = [sound for _, sound in heard(entries)]
+    spoken = [(entry.units, sound.spoken) for entry, sound in speech(entries) if sound.spoken > 0.2]
     measures: dict[str, Iterable[float]] = {
-        "seconds": (sound.seconds for _, sound in heard),
+        "seconds": (sound.seconds for sound in every),
         "tokens": (float(entry.tokens) for entry in entries if entry.tokens),
-        "letters_per_second": (entry.units / sound.spoken for entry, sound in speech),
-        "level_dbfs": (sound.loud for _, sound in heard),
-        "silence_at_the_ends": (sound.lead + sound.tail for _, sound in heard),
+        "letters_per_second": (units / seconds for units, seconds in spoken),
+        "level_dbfs": (sound.loud for sound in every),
+        "silence_at_the_ends": (sound.lead + sound.tail for sound in every),
     }
     found = {}
     for name, values in measures.items():
@@ -198,3 +209,24 @@ def quantiles(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
                 told: ordered[min(last, int(share * len(ordered)))] for told, share in SHARES.items()
             }
     return found
+
+
+def quick_look(splits: Mapping[str, PreparedSplit]) -> list[Finding]:
+    """What a search says of its data before it spends anything: texts and lengths, without reading audio.
+
+    It takes a few seconds for 100,000 clips.
+    """
+    clips = [
+        (Entry(split, Clip(found.name(i), found.text(i)), ""), found.seconds(i))
+        for split, found in splits.items()
+        for i in range(len(found))
+    ]
+    entries = [entry for entry, _ in clips]
+    return ranked(
+        [
+            *find_shared_texts(entries),
+            *make_finding("text_misfit", misfitting(clips, ratio=_FAR)[1]),
+            *make_finding("odd_characters", odd_entries(entries)),
+            *find_small_splits(entries),
+        ]
+    )

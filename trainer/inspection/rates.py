@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from trainer.inspection.entries import Entry
+from trainer.inspection.texts import shorten
 
 _ENOUGH = 30
 """Clips from which a data set has a rate of its own."""
@@ -12,19 +14,11 @@ _EXTRA = 10.0
 _Z = 4.5
 """Robust standard deviations from the usual length: with a tenth of 400 texts of read speech swapped for others of half
 or twice the length and more, 94 % of these are beyond it (40 draws)."""
-_RATIO, _SECONDS = 1.4, 0.5
+RATIO, _SECONDS = 1.4, 0.5
 """Times longer or shorter than usual, and seconds: very even (synthetic) speech deviates by a few percent, and of one
 word a part is easily taken for silence."""
 _FASTEST, _SLOWEST, _AT_LEAST = 40.0, 0.8, 10
 """Letters a second that nobody speaks, whatever is usual in the data set; the first of texts of so many letters."""
-
-
-class Misfit(NamedTuple):
-    """A text that is too long or too short for its audio."""
-
-    position: int
-    usual: float | None
-    """Seconds that such a text usually takes; None where the data set has too few clips to tell."""
 
 
 def usual_seconds(rate: float, units: float) -> float:
@@ -33,8 +27,8 @@ def usual_seconds(rate: float, units: float) -> float:
 
 
 def find_misfits(
-    seconds: Sequence[float], units: Sequence[int], *, ratio: float = _RATIO
-) -> tuple[float | None, list[Misfit]]:
+    seconds: Sequence[float], units: Sequence[int], *, ratio: float = RATIO
+) -> tuple[float | None, list[int]]:
     """Clips whose texts are far too long or too short for them, the farthest first.
 
     Args:
@@ -43,7 +37,7 @@ def find_misfits(
         ratio: times longer or shorter than usual that are never far.
 
     Returns:
-        The usual rate of long texts in letters a second, where there are enough clips to tell, and the clips.
+        The usual rate of long texts in letters a second, where there are enough clips to tell, and the clips' numbers.
     """
     import numpy as np
 
@@ -62,7 +56,18 @@ def find_misfits(
         limit = max(deviations * 1.4826 * float(np.median(distance)), np.log(ratio))
         far |= (distance > limit) & (np.abs(lengths - usual_seconds(rate, letters)) > _SECONDS)
     found = np.flatnonzero(far)
-    return rate, [
-        Misfit(int(at), None if rate is None else usual_seconds(rate, float(letters[at])))
-        for at in found[np.argsort(-distance[found], kind="stable")]
-    ]
+    return rate, found[np.argsort(-distance[found], kind="stable")].tolist()
+
+
+def misfitting(
+    clips: Sequence[tuple[Entry, float]], *, ratio: float = RATIO
+) -> tuple[float | None, list[tuple[Entry, str]]]:
+    """What `find_misfits` finds in clips of one language with their seconds: the usual rate, and each with words."""
+    rate, misfits = find_misfits(
+        [seconds for _, seconds in clips], [one.units for one, _ in clips], ratio=ratio
+    )
+    suspects = []
+    for entry, seconds in (clips[at] for at in misfits):
+        usual = "" if rate is None else f", usually {usual_seconds(rate, max(1, entry.units)):.1f} s"
+        suspects.append((entry, f"{entry.units} letters in {seconds:.1f} s{usual}: {shorten(entry.text)!r}"))
+    return rate, suspects

@@ -232,7 +232,7 @@ def prepare_features(
 
 def _look_at(base: TrainConfig, data: PreparedData) -> list[str]:
     """What looks wrong in texts and lengths, and the command that shows which clips it is; nothing for sound data."""
-    from trainer.inspection.quick import quick_look
+    from trainer.inspection.inspection import quick_look
 
     found = quick_look(data.splits)
     notes = [one.title for one in found if not one.suspects]
