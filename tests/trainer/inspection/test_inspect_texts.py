@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainer.inspection.characters import odd_characters
-from trainer.inspection.rates import Misfit, find_misfits
+from trainer.inspection.rates import find_misfits
 from trainer.inspection.texts import markup
 
 ODD = {
@@ -90,8 +90,8 @@ def test_texts_of_other_audio_are_found_by_their_length() -> None:
     swapped[order[:10]], swapped[order[-10:]] = letters[order[-10:]], letters[order[:10]]
     rate, misfits = find_misfits(seconds, swapped)
     assert rate == pytest.approx(17, rel=0.05)
-    assert {misfit.position for misfit in misfits} == wrong
+    assert set(misfits) == wrong
 
 
 def test_few_clips_are_judged_by_what_anybody_can_speak() -> None:
-    assert find_misfits([1.0, 1.0, 10.0], [15, 90, 3]) == (None, [Misfit(1, None), Misfit(2, None)])
+    assert find_misfits([1.0, 1.0, 10.0], [15, 90, 3]) == (None, [1, 2])
