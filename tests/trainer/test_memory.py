@@ -1,12 +1,30 @@
-"""What an error for want of memory looks like, and the same training in smaller pieces."""
+"""Memory that runs out: what such an error looks like; the same training, and evaluation, in smaller pieces."""
 
 from __future__ import annotations
 
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
 import pytest
 import torch
+from distributed_run import little_memory
+from processes import run_workers
+from training import evaluate, train
 
-from trainer.config import TrainConfig
-from trainer.memory import halve_micro_batch, is_out_of_memory, within_micro_batch
+from trainer.config import ConfigError, TrainConfig
+from trainer.data.prepared import prepare
+from trainer.memory import (
+    CPU_CLIPS,
+    GPU_CLIPS,
+    BatchSize,
+    halve_micro_batch,
+    is_out_of_memory,
+    within_micro_batch,
+)
+from trainer.scoring.decoding import Decoder
+from trainer.train import Evaluation
 
 RAY_TEXT = """ray::_train_here() (pid=12, ip=10.0.0.3)
   File "trainer/train.py", line 152, in train
@@ -73,3 +91,83 @@ def test_halving_keeps_the_effective_batch(
         assert halved is None
         return
     assert halved == config.replace(train_batch_size=expected[0], gradient_accumulation_steps=expected[1])
+
+
+def test_parts_are_halved_and_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [BatchSize(asked).at_once for asked in (None, 5)] == [CPU_CLIPS, 5]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert BatchSize(None, same_everywhere=True).loaded == CPU_CLIPS
+    size, freed, most = BatchSize(None), [], 40
+    tried: list[int] = []
+
+    def work(part: slice) -> range:
+        tried.append(part.stop - part.start)
+        if tried[-1] > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return range(part.start, part.stop)
+
+    found = size.in_parts(GPU_CLIPS, work, lambda: freed.append(size.at_once))
+    assert list(itertools.chain(*found)) == list(range(GPU_CLIPS))
+    assert tried == [128, 64, 32, 32, 32, 32]
+    assert freed == [64, 32]
+    tried.clear()
+    most = 0  # the next evaluation
+    with pytest.raises(torch.OutOfMemoryError):
+        size.in_parts(40, work)
+    assert tried == [20, 10, 5, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "same"), [(RuntimeError("shapes differ"), False), (torch.OutOfMemoryError("of CUDA"), True)]
+)
+def test_other_errors_and_processes_in_step_are_not_halved(error: RuntimeError, same: bool) -> None:
+    tried: list[slice] = []
+
+    def fail(part: slice) -> None:
+        tried.append(part)
+        raise error
+
+    with pytest.raises(RuntimeError, match=str(error)):
+        BatchSize(8, same_everywhere=same).in_parts(8, fail)
+    assert tried == [slice(0, 8)]
+
+
+@pytest.fixture(scope="module")
+def config(small_config: TrainConfig) -> TrainConfig:
+    return small_config.replace(max_eval_clips=48)
+
+
+@pytest.fixture(scope="module")
+def whole(config: TrainConfig) -> Evaluation:
+    return evaluate(config.replace(eval_batch_size=48))
+
+
+def test_the_same_transcripts_in_little_memory(config: TrainConfig, whole: Evaluation) -> None:
+    with little_memory(9) as seen:
+        found = evaluate(config)
+    assert seen == [16, 8, 8, 8, 8, 8, 8]
+    assert found.predictions == whole.predictions
+    assert (found.rates["wer"], found.rates["cer"]) == (whole.rates["wer"], whole.rates["cer"])
+    assert found.rates["loss"] == pytest.approx(whole.rates["loss"], rel=1e-4)
+    split, told = prepare(config).splits["validation"], list[int]()
+    with little_memory(9) as seen:
+        transcripts = Decoder(config).transcribe(split, lambda done, total: told.append(done))
+    assert (transcripts.texts, transcripts.batch_size) == (whole.predictions, 8)
+    assert seen[1:] == [16, 8, 8, 8, 8, 8, 8]  # behind the one that warms up
+    assert told == [8, 16, 24, 32, 40, 48]
+    with little_memory(0), pytest.raises(ConfigError, match="a single clip does not fit in the memory of"):
+        Decoder(config).transcribe(split)
+
+
+def test_workers_with_different_memory_measure_the_same(config: TrainConfig, tmp_path: Path) -> None:
+    config = config.replace(
+        max_eval_clips=17, max_train_clips=16, train_batch_size=4, epochs=1.0, evaluations=1
+    )
+    rows: list[Mapping[str, float]] = []
+    train(config, lambda row, folder: rows.append(row) if folder else None)
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "most-clips-1").write_text("5")
+    run_workers("train", config.replace(train_batch_size=2, workers=2), tmp_path / "two")
+    two = json.loads((tmp_path / "two" / "rows-0.json").read_text())["rows"][-1]
+    assert two["wer"] == rows[-1]["wer"]
+    assert two["eval_loss"] == pytest.approx(rows[-1]["eval_loss"], rel=1e-3)

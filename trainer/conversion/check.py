@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
-from trainer.conversion.decoding import read_decoding
-from trainer.conversion.formats import FORMATS, Target, transcribe
+from trainer.conversion.formats import FORMATS, Target, read_decoding, transcribe
 from trainer.data.audio import AudioError, read_audio
 from trainer.data.clips import load_clips
 from trainer.errors import DataError

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.conversion.decoding import Decoding
+from trainer.conversion.formats import Decoding
 from trainer.conversion.whisper_layout import whisper_layout
 from trainer.data.audio import SAMPLE_RATE
 

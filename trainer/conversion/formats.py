@@ -1,4 +1,7 @@
-"""The formats that a model can be exported to, converting to them and transcribing with them. Imports nothing heavy."""
+"""The formats that a model can be exported to, how it decodes in each, converting and transcribing.
+
+Imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.conversion.decoding import Decoding
 from trainer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,6 +48,11 @@ FORMATS: Mapping[str, Format] = {
     ),
 }
 CONVERTED = tuple(name for name in FORMATS if name != "hf")
+_WHISPER_WINDOW = 30.0
+_WHISPER_TEXT_TOKENS = 50_254
+"""Ids below are text in each of Whisper's own vocabularies."""
+_WHISPER_CPP_SPARES = 4
+"""whisper.cpp writes at most half the decoder's positions less so many tokens in a window (220 for Whisper)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +96,47 @@ def resolve_targets(names: Sequence[str], quantization: str | None) -> list[Targ
             f"--quantization {quantization}: the Hugging Face format is always float32; name another --format"
         )
     return targets
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """Greedy decoding of clips of one window each, without timestamps and without fallbacks."""
+
+    language: str | None
+    """Whisper's code; None for models that only know English and have no token for it."""
+    task: str
+    max_new_tokens: int
+    """Most tokens of a transcript, its prefix not counted; what all runtimes can write in a window."""
+    suppresses_symbols: bool
+    """Whether the model is kept from writing all symbols that nobody speaks, as OpenAI's are. Runtimes other than
+    transformers have that list as a whole or not at all."""
+    window_seconds: float
+    """What the model hears at once: 30 s, less for models with another encoder."""
+
+    @property
+    def short_window(self) -> bool:
+        """Whether the window is shorter than Whisper's."""
+        return self.window_seconds < _WHISPER_WINDOW
+
+
+def read_decoding(folder: Path) -> Decoding:
+    """How the model in a Hugging Face folder decodes, by its generation config."""
+    from transformers import AutoConfig, GenerationConfig, WhisperFeatureExtractor
+    from transformers.models.whisper.configuration_whisper import NON_SPEECH_TOKENS, NON_SPEECH_TOKENS_MULTI
+
+    from trainer.model.processor import window_seconds
+
+    generation = GenerationConfig.from_pretrained(folder)
+    positions: int = AutoConfig.from_pretrained(folder).max_target_positions
+    listed = NON_SPEECH_TOKENS_MULTI if getattr(generation, "is_multilingual", True) else NON_SPEECH_TOKENS
+    symbols = {token for token in listed if token < _WHISPER_TEXT_TOKENS}
+    return Decoding(
+        language=getattr(generation, "language", None),
+        task=getattr(generation, "task", None) or "transcribe",
+        max_new_tokens=min(generation.max_length or positions, positions // 2 - _WHISPER_CPP_SPARES),
+        suppresses_symbols=symbols <= set(generation.suppress_tokens or []),
+        window_seconds=window_seconds(WhisperFeatureExtractor.from_pretrained(folder)),
+    )
 
 
 def convert(target: Target, folder: Path, output: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
-from trainer.conversion.decoding import Decoding
+from trainer.conversion.formats import Decoding
 from trainer.data.audio import SAMPLE_RATE
 from trainer.model.averaging import load_mean
 from trainer.model.processor import load_processor

@@ -13,13 +13,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.errors import ModelError
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import WhisperForConditionalGeneration
 
 END, TIMESTAMPS, SIZE = 50_257, 50_365, 51_866
 """Ids of `<|endoftext|>` and `<|0.00|>`, and tokens in all, with 100 languages."""
@@ -47,9 +43,15 @@ def whisper_layout(folder: Path) -> Iterator[Path]:
         yield folder
         return
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    moved = _new_ids(folder, tokenizer)
+    special = _special_tokens()
+    moved = _new_ids(folder, tokenizer, special)
     model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
-    wide = _unused_row(model).repeat(SIZE, 1)
+    # What the embeddings are multiplied with leaves a layer norm: `h = w * x + b`, where the components of `x` sum to
+    # zero. So the product of `h` with `1 / w` is the sum of `b / w`, a constant; scaled, it is the logit wanted.
+    norm = model.model.decoder.layer_norm
+    direction = 1.0 / norm.weight.detach()
+    unused = direction * (_UNUSED_LOGIT / (norm.bias.detach() * direction).sum())
+    wide = unused.repeat(SIZE, 1)
     wide[list(moved.values())] = model.model.decoder.embed_tokens.weight.detach()[list(moved)]
     model.resize_token_embeddings(SIZE, mean_resizing=False)
     with torch.no_grad():
@@ -58,7 +60,7 @@ def whisper_layout(folder: Path) -> Iterator[Path]:
         for name, value in settings.to_dict().items():
             if value and name.endswith(("token_id", "suppress_tokens", "_to_id")):
                 setattr(settings, name, _renumbered(value, moved))
-    _move_tokenizer(tokenizer, moved)
+    _move_tokenizer(tokenizer, moved, special)
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
         output = Path(scratch)
         model.save_pretrained(output)
@@ -69,22 +71,19 @@ def whisper_layout(folder: Path) -> Iterator[Path]:
         yield output
 
 
-def _special_tokens() -> list[str]:
-    """Whisper's special tokens from `<|endoftext|>` on."""
+def _special_tokens() -> dict[str, int]:
+    """Whisper's special tokens with their ids, from `<|endoftext|>` on."""
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
     times = [f"{index * 0.02:.2f}" for index in range(SIZE - TIMESTAMPS)]
-    return [f"<|{name}|>" for name in ("endoftext", "startoftranscript", *LANGUAGES, *_TASKS, *times)]
+    names = ("endoftext", "startoftranscript", *LANGUAGES, *_TASKS, *times)
+    return {f"<|{name}|>": END + index for index, name in enumerate(names)}
 
 
-def _new_ids(folder: Path, tokenizer: Mapping[str, Any]) -> dict[int, int]:
+def _new_ids(folder: Path, tokenizer: Mapping[str, Any], special: Mapping[str, int]) -> dict[int, int]:
     """The new id of every token by its old one, from the content of a `tokenizer.json`."""
-    tokens = {
-        **tokenizer["model"]["vocab"],
-        **{each["content"]: each["id"] for each in tokenizer["added_tokens"]},
-    }
+    tokens = tokenizer["model"]["vocab"] | {each["content"]: each["id"] for each in tokenizer["added_tokens"]}
     end = tokens["<|endoftext|>"]
-    special = {token: END + index for index, token in enumerate(_special_tokens())}
     unknown = [token for token, number in tokens.items() if number >= end and token not in special]
     problem = f"tokens that Whisper has not ({', '.join(unknown[:3])})" if unknown else None
     if end > END - 1:
@@ -96,18 +95,6 @@ def _new_ids(folder: Path, tokenizer: Mapping[str, Any]) -> dict[int, int]:
     return {number: number if number < end else special[token] for token, number in tokens.items()}
 
 
-def _unused_row(model: WhisperForConditionalGeneration) -> torch.Tensor:
-    """An embedding, (d_model,), whose logit is the same far negative number at every step.
-
-    What the embeddings are multiplied with leaves a layer norm: `h = w * x + b`, where the components of `x` sum
-    to zero. So the product of `h` with `1 / w` is the sum of `b / w`, a constant; scaled, it is the logit wanted.
-    """
-    norm = model.model.decoder.layer_norm
-    direction = 1.0 / norm.weight.detach()
-    row: torch.Tensor = direction * (_UNUSED_LOGIT / (norm.bias.detach() * direction).sum())
-    return row
-
-
 def _renumbered(value: Any, moved: Mapping[int, int]) -> Any:
     """An id, a list of ids, or ids by name, each as the new one."""
     if isinstance(value, dict):
@@ -115,18 +102,17 @@ def _renumbered(value: Any, moved: Mapping[int, int]) -> Any:
     return [moved[old] for old in value] if isinstance(value, list) else moved[value]
 
 
-def _move_tokenizer(tokenizer: dict[str, Any], moved: Mapping[int, int]) -> None:
+def _move_tokenizer(tokenizer: dict[str, Any], moved: Mapping[int, int], special: Mapping[str, int]) -> None:
     """Renumber the content of a `tokenizer.json` in place; ids without a token get a name that no text has."""
-    specials = _special_tokens()
-    text = {token: number for token, number in tokenizer["model"]["vocab"].items() if token not in specials}
+    text = {token: number for token, number in tokenizer["model"]["vocab"].items() if token not in special}
     taken = set(text.values())
     text |= {f"<|unused_{number}|>": number for number in range(END - 1) if number not in taken}
     # The empty token of Whisper's multilingual vocabularies: newer versions of CTranslate2 know them by it.
     tokenizer["model"]["vocab"] = text | {"": END - 1}
     like = tokenizer["added_tokens"][0]
     tokenizer["added_tokens"] = [
-        {**like, "id": END + index, "content": token, "special": END + index < TIMESTAMPS}
-        for index, token in enumerate(specials)
+        {**like, "id": number, "content": token, "special": number < TIMESTAMPS}
+        for token, number in special.items()
     ]
     for token in (tokenizer.get("post_processor") or {}).get("special_tokens", {}).values():
         token["ids"] = [moved[old] for old in token["ids"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
@@ -22,68 +22,43 @@ def load_mean(
 ) -> tuple[WhisperForConditionalGeneration, Processor]:
     """The weighted mean of models that are loaded one at a time, with the processor of the first one.
 
-    It decodes as the last one: of a base model and one tuned from it that is the latter, which may write more signs.
+    With equal shares it is a uniform soup (Wortsman et al. 2022, arXiv:2203.05482; of fine-tuned Whispers:
+    arXiv:2505.20477), with a base model and one tuned from it a point between them (WiSE-FT, Wortsman et al. 2022,
+    arXiv:2109.01903). It decodes as the last one: of a base model and one tuned from it that is the latter, which may
+    write more signs.
 
     Args:
         config: with which they were tuned: `model` is replaced by each of them.
-        models: hub ids or folders, each with its share; a folder is read before the next one is asked for.
+        models: hub ids or folders, at least one, each with its share, a positive number; a folder is read before the
+            next one is asked for. Two models are in memory at a time, and the sum.
 
     Raises:
-        ModelError: as `average_models`, or one of them cannot be loaded.
+        ModelError: one of them cannot be loaded, they have not the same weights, or some weight is no finite number.
     """
-    processor = generation = None
+    import torch
 
-    def loaded() -> Iterator[tuple[WhisperForConditionalGeneration, float]]:
-        nonlocal processor, generation
+    mean = processor = generation = None
+    sums: dict[str, torch.Tensor] = {}
+    total = 0.0
+    with torch.no_grad():
         for name, share in models:
             own = config.replace(model=name)
             processor = processor or load_processor(own)
             model = load_model(own, processor)
             generation = model.generation_config
-            yield model, share
-
-    mean = average_models(loaded())
-    assert processor is not None  # as there was a model
+            weights = dict(model.named_parameters())  # tied ones once
+            _check(weights, sums or weights)
+            if mean is None:
+                mean, sums = model, {key: weight.detach() * share for key, weight in weights.items()}
+            else:
+                for key, weight in weights.items():
+                    sums[key].add_(weight.detach(), alpha=share)
+            total += share
+        assert mean is not None and processor is not None
+        for key, weight in mean.named_parameters():
+            weight.copy_(sums.pop(key) / total)
     mean.generation_config = generation
     return mean, processor
-
-
-def average_models(
-    models: Iterable[tuple[WhisperForConditionalGeneration, float]],
-) -> WhisperForConditionalGeneration:
-    """The first model with the weighted mean of all models' weights in place of its own.
-
-    With equal shares it is a uniform soup (Wortsman et al. 2022, arXiv:2203.05482; of fine-tuned Whispers:
-    arXiv:2505.20477), with a base model and one tuned from it a point between them (WiSE-FT, Wortsman et al. 2022,
-    arXiv:2109.01903). Sums are float32, and what comes out has the dtypes of the first model.
-
-    Args:
-        models: each with its share, a positive number; taken one at a time, so that of a lazy iterable two models are
-            in memory at a time, and the sum.
-
-    Raises:
-        ModelError: there are none, they have not the same weights, or some weight is no finite number.
-    """
-    import torch
-
-    mean, total = None, 0.0
-    sums: dict[str, torch.Tensor] = {}
-    with torch.no_grad():
-        for model, share in models:
-            weights = dict(model.named_parameters())  # tied ones once
-            _check(weights, sums if mean is not None else weights)
-            if mean is None:
-                mean = model
-                sums = {name: weight.detach().float() * share for name, weight in weights.items()}
-            else:
-                for name, weight in weights.items():
-                    sums[name].add_(weight.detach().float(), alpha=share)
-            total += share
-        if mean is None:
-            raise ModelError("there are no models to average")
-        for name, weight in mean.named_parameters():
-            weight.copy_(sums.pop(name) / total)
-    return mean
 
 
 def _check(weights: Mapping[str, torch.Tensor], first: Mapping[str, torch.Tensor]) -> None:

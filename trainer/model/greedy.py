@@ -124,18 +124,15 @@ class GreedyDecoder:
                 states = _heads(projection(encoded), attention.num_heads)
                 if caches is None or not caches.hold(states, max_length):
                     caches = self._caches = None  # first, so that there is room
-                    caches = self._lay_out(states, max_length)
+                    clips, heads, positions, width = states.shape
+                    layers = range(self._model.config.decoder_layers)
+                    caches = _Caches(
+                        own=[states.new_empty(2, clips, heads, max_length, width) for _ in layers],
+                        cross=[states.new_empty(2, clips, heads, positions, width) for _ in layers],
+                    )
                 caches.cross[number][part, : len(states)] = states
         assert caches is not None
         return caches
-
-    def _lay_out(self, like: torch.Tensor, max_length: int) -> _Caches:
-        clips, heads, positions, width = like.shape
-        layers = range(self._model.config.decoder_layers)
-        return _Caches(
-            own=[like.new_empty(2, clips, heads, max_length, width) for _ in layers],
-            cross=[like.new_empty(2, clips, heads, positions, width) for _ in layers],
-        )
 
     def _rows_kept(self, caches: _Caches, ended: list[bool]) -> list[int]:
         """The rows that the next steps go on with, in their new order, which the caches have then; none at the end."""
@@ -167,21 +164,12 @@ class _Caches:
     cross: list[torch.Tensor]
     """Of the encoder's output."""
 
-    @property
-    def clips(self) -> int:
-        """The most that there is room for."""
-        return self.own[0].shape[1]
-
-    @property
-    def max_length(self) -> int:
-        """Most tokens of a transcript."""
-        return self.own[0].shape[3]
-
     def hold(self, like: torch.Tensor, max_length: int) -> bool:
         """Whether there is room for clips whose keys to the encoder's output are `like` these."""
         same = self.cross[0][0]
         fitting = like.shape[1:] == same.shape[1:] and (like.dtype, like.device) == (same.dtype, same.device)
-        return fitting and len(like) <= self.clips and max_length <= self.max_length
+        _, clips, _, longest, _ = self.own[0].shape
+        return fitting and len(like) <= clips and max_length <= longest
 
     def move(self, origins: Sequence[int], targets: Sequence[int]) -> None:
         """Put the clips of some rows into others."""

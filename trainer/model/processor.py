@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
 from trainer.errors import ModelError
@@ -13,6 +13,9 @@ from trainer.model.pretrained import load_pretrained
 
 if TYPE_CHECKING:
     from transformers import WhisperFeatureExtractor, WhisperTokenizer
+
+_ENGLISH_END = 50_256
+"""Id of `<|endoftext|>` in the vocabulary of models that only know English, one below that of all others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +56,13 @@ def load_processor(config: TrainConfig) -> Processor:
         ModelError: the model cannot be loaded, has no tokenizer, or does not know the language or the task.
     """
     processor: Processor = load_pretrained(Processor, config, "processor")
-    _check_tokenizer(config, processor.tokenizer)
+    # Without its files transformers makes a tokenizer of special tokens alone.
+    ids = processor.tokenizer("a", add_special_tokens=False).input_ids
+    if not processor.tokenizer.decode(ids, skip_special_tokens=True).strip():
+        raise ModelError(
+            f"model={config.model!r}: the folder has no tokenizer that knows words (tokenizer.json, or vocab.json "
+            "and merges.txt); copy it from the model that was fine-tuned"
+        )
     prefix_tokens(config, processor)
     return processor
 
@@ -84,39 +93,20 @@ def prefix_tokens(config: TrainConfig, processor: Processor) -> list[int]:
     token = f"<|{config.language}|>"
     known = tokenizer.convert_tokens_to_ids(token)
     if config.language is None or known in (None, tokenizer.unk_token_id):
-        raise ModelError(
-            f"language={config.language!r}: {config.model} has no such language; "
-            + (
-                "give one (null is for .en models)"
-                if config.language is None
-                else "take a newer or another model"
-            )
+        fix = (
+            "give one (null is for .en models)"
+            if config.language is None
+            else "take a newer or another model"
         )
+        raise ModelError(f"language={config.language!r}: {config.model} has no such language; {fix}")
     tokenizer.set_prefix_tokens(language=config.language, task=config.task, predict_timestamps=False)
     if tokenizer.prefix_tokens[1] != known:
         raise ModelError(f"model={config.model!r}: its tokenizer puts no {token} in front of transcripts")
     return list(tokenizer.prefix_tokens)
 
 
-def _check_tokenizer(config: TrainConfig, tokenizer: Any) -> None:
-    """Refuse a tokenizer that loses words: without its files transformers makes one of special tokens alone."""
-    ids = tokenizer("a", add_special_tokens=False).input_ids
-    if not tokenizer.decode(ids, skip_special_tokens=True).strip():
-        raise ModelError(
-            f"model={config.model!r}: the folder has no tokenizer that knows words (tokenizer.json, or vocab.json "
-            "and merges.txt); copy it from the model that was fine-tuned"
-        )
-
-
 def is_multilingual(processor: Processor) -> bool:
-    """Whether the vocabulary has language tokens (`.en` models have none that are used)."""
-    ids = processor.tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|en|>"])
-    # In the `.en` vocabularies <|en|> exists but the models were never trained with it: their
-    # <|endoftext|> is 50256, one below the multilingual one.
-    return (
-        ids[1] is not None and ids[1] != processor.tokenizer.unk_token_id and not _is_english_only(processor)
-    )
-
-
-def _is_english_only(processor: Processor) -> bool:
-    return bool(processor.tokenizer.convert_tokens_to_ids("<|endoftext|>") == 50256)
+    """Whether the vocabulary has language tokens that are used: `.en` models have them too, but never learnt them."""
+    tokenizer = processor.tokenizer
+    english, end = tokenizer.convert_tokens_to_ids(["<|en|>", "<|endoftext|>"])
+    return english not in (None, tokenizer.unk_token_id) and end != _ENGLISH_END

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,9 +94,8 @@ def with_bf16_decoder(model: WhisperForConditionalGeneration) -> WhisperForCondi
     kept: dict[int, Any] = {id(encoder): encoder}
     for weight in itertools.chain(model.get_decoder().parameters(), model.proj_out.parameters()):
         kept[id(weight)] = torch.nn.Parameter(weight.detach().to(torch.bfloat16), requires_grad=False)
-    wrapped = model.__dict__.pop(
-        "forward", None
-    )  # by accelerate, for autocast: it would lead to the model itself
+    # Wrapped by accelerate, for autocast: it would lead to the model itself.
+    wrapped = model.__dict__.pop("forward", None)
     try:
         return copy.deepcopy(model, kept).eval()
     finally:
@@ -147,12 +145,6 @@ def _load_weights(config: TrainConfig, /, **kwargs: Any) -> WhisperForConditiona
         )
     finally:
         logging.set_verbosity(verbosity)
-    _check_weights(config, found)
-    return model  # type: ignore[no-any-return]
-
-
-def _check_weights(config: TrainConfig, found: Mapping[str, Any]) -> None:
-    """Refuse weights of another model; `found` is what transformers tells about loading them."""
     unfit = [
         f"{name} has the shape {tuple(has)} and needs {tuple(needs)}"
         for name, has, needs in sorted(found["mismatched_keys"])
@@ -163,6 +155,7 @@ def _check_weights(config: TrainConfig, found: Mapping[str, Any]) -> None:
             f"model={config.model!r}: the weights are not those of its config.json: {unfit[0]}{others}; "
             "take both from the same model"
         )
+    return model  # type: ignore[no-any-return]
 
 
 def resolve_precision(precision: str) -> str:

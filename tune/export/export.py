@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from trainer.config import TrainConfig
-from trainer.conversion.decoding import read_decoding
+from trainer.conversion.formats import read_decoding
 from trainer.model.adapters import export_adapter, has_adapter
 from trainer.model.pretrained import find_model, model_path
 from trainer.scoring.objectives import objective_name

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from trainer.config import DataError
-from trainer.conversion.decoding import read_decoding
-from trainer.conversion.formats import FORMATS, Target, convert
+from trainer.conversion.formats import FORMATS, Target, convert, read_decoding
 from tune.util.console import say
 from tune.util.errors import UserError, first_line
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from trainer.config import TrainConfig
     from trainer.conversion.check import Checker, FormatCheck
-    from trainer.conversion.decoding import Decoding
+    from trainer.conversion.formats import Decoding
 
 _README = Path(__file__).with_name("format_readme.md.jinja")
 

@@ -22,8 +22,15 @@ from transformers.models.whisper.configuration_whisper import NON_SPEECH_TOKENS_
 
 from trainer.config import TrainConfig
 from trainer.conversion.check import CheckClips, Checker, FormatCheck, read_clips
-from trainer.conversion.decoding import Decoding, read_decoding
-from trainer.conversion.formats import CONVERTED, Target, convert, resolve_targets, transcribe
+from trainer.conversion.formats import (
+    CONVERTED,
+    Decoding,
+    Target,
+    convert,
+    read_decoding,
+    resolve_targets,
+    transcribe,
+)
 from trainer.conversion.hugging_face import write_model
 from trainer.conversion.whisper_layout import END
 from trainer.data.audio import SAMPLE_RATE
