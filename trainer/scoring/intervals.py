@@ -23,6 +23,8 @@ _ROUNDING = 1e-12
 """A standard error, as a share of one, up to which it is none."""
 _WORDS_ALIKE = 0.3
 """Correlation between the words of a clip, right or wrong, that is assumed where none can be seen."""
+_ASSUMED_CLIPS = 10
+"""As many clips of scaled sources the variance that is assumed counts for, beside the one that is seen."""
 SIGNIFICANT = 0.05
 """p-values from here on count as no difference shown."""
 
@@ -87,7 +89,7 @@ def rate_interval(errors: np.ndarray, lengths: np.ndarray) -> Interval | None:
         return 100.0 * low, 100.0 * (min(1.0, high) if is_share else high)
     fewer = (float(ndtri(_UPPER)) / quantile) ** 2
     if is_share:
-        words = fewer * min(float(lengths.sum()), rate * (1.0 - rate) / error**2)
+        words = fewer * min(float(lengths.sum()), rate * (1.0 - rate) / _variance(rate, error, lengths))
         wrong = rate * words
         low = betaincinv(wrong, words - wrong + 1.0, 1.0 - _UPPER)
         high = betaincinv(wrong + 1.0, words - wrong, _UPPER)
@@ -141,6 +143,21 @@ def _independent(lengths: np.ndarray) -> float:
         return len(lengths)
     squares = lengths**2
     return max(2.0, float(squares.sum() ** 2 / (squares**2).sum()))
+
+
+def _variance(rate: float, error: float, lengths: np.ndarray) -> float:
+    """The variance of a rate; of several sources that were scaled, one that is assumed counts as much as ten clips.
+
+    The few clips of a small source, which tell nearly all, often have too few errors to show how alike these are. The
+    one assumed is that of words as alike in a clip as `_WORDS_ALIKE` (Kish, Survey Sampling, 1965).
+    """
+    number, words = _independent(lengths), float(lengths.sum())
+    if number == len(lengths):
+        return error**2
+    alike = 1.0 + (float((lengths**2).sum()) / words - 1.0) * _WORDS_ALIKE
+    return (number * error**2 + _ASSUMED_CLIPS * rate * (1.0 - rate) * alike / words) / (
+        number + _ASSUMED_CLIPS
+    )
 
 
 def _rule_of_three(lengths: np.ndarray) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from typing import Any
 
 from tune.report.experiment import Experiment
-from tune.search.records import Status, TrialRecord
+from tune.search.records import Status
 
 OUTCOMES: dict[Status, str] = {
     "completed": "completed",
@@ -72,31 +72,34 @@ def find_costs(experiment: Experiment) -> Costs:
     """Add up the time that each run held its devices."""
     resources, trials = experiment.settings.resources, experiment.trials
     each = resources.gpus or resources.cpus
-    groups = [(name, [t for t in trials if t.status == outcome]) for outcome, name in OUTCOMES.items()]
-    groups += [(FINALISTS, experiment.repeats), (AVERAGES, experiment.averages)]
+    groups = {name: [t for t in trials if t.status == outcome] for outcome, name in OUTCOMES.items()}
+    groups |= {FINALISTS: experiment.repeats, AVERAGES: experiment.averages}
     shares = [
         Share(name, len(runs), each * sum(run.elapsed for run in runs) / 3600)
-        for name, runs in groups
+        for name, runs in groups.items()
         if runs
     ]
-    seconds = _whole_seconds(trials, experiment.repeats)
-    return Costs(
-        "GPU" if resources.gpus else "CPU", each, shares, None if seconds is None else each * seconds / 3600
-    )
+    seconds = _whole_seconds(experiment)
+    full = None if seconds is None else each * seconds / 3600
+    return Costs("GPU" if resources.gpus else "CPU", each, shares, full)
 
 
-def _whole_seconds(trials: Sequence[TrialRecord], repeats: Sequence[TrialRecord]) -> float | None:
+def _whole_seconds(experiment: Experiment) -> float | None:
     """What the trials would have taken, had those that were stopped early gone to the end.
 
-    Each would then have taken the median of what completed runs with its micro-batch took, or of all that completed.
+    A sample of each would then have taken the median of what it took in completed runs with its micro-batch, or in all
+    that completed.
     """
-    ended = [run for run in (*trials, *repeats) if run.status == "completed"]
-    if not ended:
+    paces: dict[Any, list[float]] = {}
+    for run in (*experiment.trials, *experiment.repeats):
+        if run.status == "completed":
+            pace = run.seconds / experiment.budget_of(run)
+            paces.setdefault(run.config.get("train_batch_size"), []).append(pace)
+    if not paces:
         return None
-    seconds = 0.0
-    for trial in trials:
-        batch = trial.config.get("train_batch_size")
-        like = [run.seconds for run in ended if run.config.get("train_batch_size") == batch]
-        whole = statistics.median(like or [run.seconds for run in ended])
+    every, seconds = [pace for some in paces.values() for pace in some], 0.0
+    for trial in experiment.trials:
+        like = paces.get(trial.config.get("train_batch_size"), every)
+        whole = statistics.median(like) * experiment.budget_of(trial)
         seconds += max(whole, trial.seconds) if trial.status == "early_stopped" else trial.elapsed
     return seconds

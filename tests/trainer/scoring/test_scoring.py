@@ -209,26 +209,38 @@ def test_the_interval_of_a_difference_holds_the_true_one(n: int) -> None:
     assert 0.90 <= held <= 0.99
 
 
-def of_sources(generator: np.random.Generator, objective: str, *sizes: int) -> tuple[ErrorCounts, ClipErrors]:
-    """Clips of sources with so many, one word of ten wrong in each; what they count by the objective."""
-    errors, lengths = made_up(generator, sum(sizes), 0.1)
+def of_sources(
+    generator: np.random.Generator, objective: str, *sizes: int, mean: float = 0.1
+) -> tuple[ErrorCounts, ClipErrors]:
+    """Clips of sources with so many and one true rate; what they count by the objective."""
+    errors, lengths = made_up(generator, sum(sizes), mean)
     counts = ErrorCounts(np.stack([lengths - errors, errors, 0 * errors, 0 * errors]))
     names = [str(source) for source, size in enumerate(sizes) for _ in range(size)]
     return counts, combine({"wer": counts}, names, objective)[1]
 
 
-def test_a_small_source_is_no_surer_for_being_scaled_up() -> None:
-    """Before, 83 % of the intervals of the mean held."""
+@pytest.mark.parametrize(("small", "mean"), [(8, 0.1), (20, 0.03)])
+def test_a_small_source_is_no_surer_for_being_scaled_up(small: int, mean: float) -> None:
+    """Once 83 % of the intervals of the first held, and 90 % of those of the second."""
     generator = np.random.default_rng(4)
-    found = [of_sources(generator, "sources", 8, 400)[1] for _ in range(500)]
+    found = [of_sources(generator, "sources", small, 400, mean=mean)[1] for _ in range(500)]
     intervals = [rate_interval(each.word_errors, each.words) for each in found]
-    assert np.mean([low <= 10.0 <= high for low, high in filter(None, intervals)]) >= 0.92
+    assert np.mean([low <= 100 * mean <= high for low, high in filter(None, intervals)]) >= 0.94
+
+
+def test_the_worst_of_several_sources_has_its_own_interval() -> None:
+    generator = np.random.default_rng(4)
     counts, worst = of_sources(generator, "worst_source", 300, 20)
     own = [
         rate_interval(counts.of(rows).errors, counts.of(rows).lengths)
         for rows in (range(300), range(300, 320))
     ]
     assert rate_interval(worst.word_errors, worst.words) in [pytest.approx(each) for each in own]
+    nine, nothing = np.full(30, 9), np.zeros(30, int)
+    wrong = np.where(np.arange(30) < 6, 9, 1)
+    counts = ErrorCounts(nine - wrong, wrong, nothing, nothing)
+    worst = combine({"wer": counts}, ["a"] * 6 + ["b"] * 24, "worst_source")[1]
+    assert rate_interval(worst.word_errors, worst.words) == rate_interval(wrong[:6], nine[:6]), "all wrong"
 
 
 @pytest.mark.parametrize(

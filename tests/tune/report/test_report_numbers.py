@@ -46,6 +46,13 @@ def test_costs_by_outcome(tmp_path: Path) -> None:
     assert costs.tell(costs.total) == "5.6 GPU-hours"
 
 
+def test_a_larger_batch_costs_more_where_steps_are_the_budget(tmp_path: Path) -> None:
+    """400 steps: 3,200 samples of the whole trial, 6,400 of the one that was stopped."""
+    trials = [made_trial(1, [40, 20, 10]), made_trial(2, [42], accumulation=2)]
+    costs = analysed(tmp_path, trials, settings={"max_steps": 400}, gpus=1.0).costs
+    assert 3600 * costs.saved == pytest.approx(2 * 1620 - 212)
+
+
 def test_a_stopped_trial_counts_with_what_others_came_to(tmp_path: Path) -> None:
     """All others' WERs are halved from rung to rung, so its own would have been too."""
     trials = [made_trial(n, [40 + n, 20 + n / 2, 10 + n / 4], rate=1e-3 * n) for n in range(1, 4)]
