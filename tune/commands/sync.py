@@ -37,7 +37,7 @@ def sync(words: list[str]) -> int:
     from tune.experiments.mlflow_store import absolute_tracking_uri
     from tune.experiments.results import run_ids, write_results
     from tune.tracking.mlflow import check_known
-    from tune.tracking.sync import STORE_NAMES, Sync, Target
+    from tune.tracking.sync import Sync, Target, store_names
     from tune.util.console import make_console
 
     folder = find_experiment(arguments.experiment, arguments.storage)
@@ -52,7 +52,7 @@ def sync(words: list[str]) -> int:
     syncing = Sync(target)
     if given is not None and run_ids(folder.path):
         check_known(target.tracking_uri, folder.name, state.created)
-    names = " and ".join(STORE_NAMES[name] for name in target.stores)
+    names = store_names(target.stores)
     try:
         with make_console(error=True).status(f"syncing {state.events:,} events with {names} ..."):
             syncing.once()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.objectives import words
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
     from tune.experiments.experiment import Experiment
-    from tune.search.records import TrialRecord
 
 POSITION = "tune_whisper.delivered"
 """Tag of the search's run: number of the last event that the store has, bytes of progress, and time of that event."""
@@ -121,10 +121,10 @@ class MlflowStore(Store):
 
     def _send(self, log: Log, experiment_id: str) -> None:
         saved, entries = log.saved, log.entries
-        created = milliseconds(saved.state.created)
+        state = saved.state
         if self._own is None:
-            tags = {EXPERIMENT_KEY: experiment_key(saved.state.created)}
-            self._own = held(self._client.create_run(experiment_id, created, tags, saved.name))
+            tags = {EXPERIMENT_KEY: experiment_key(state.created)}
+            self._own = self._create(experiment_id, state.created, tags, saved.name)
         new = entries[self.delivered :]
         points = event_points(entries, saved, after=self.delivered) if new else {}
         rows, progress = log.progress(self.progress)
@@ -132,20 +132,22 @@ class MlflowStore(Store):
             points.setdefault(None if saved.is_training else row["trial_id"], []).extend(progress_points(row))
         if new:
             self._show(saved, experiment_id)
-        for record in [] if saved.is_training else saved.state.runs:
-            found = points.get(record.trial_id, [])
-            if record.begun and (new or found):
-                run = self._trial_run(record, experiment_id, self._own)
-                content = trial_run(record, saved, new=not run.params)
-                if saved.state.ended:  # of an earlier session
-                    content.tags |= dict.fromkeys(
-                        {BEST, WINNER} & run.tags.keys() - content.tags.keys(), "false"
-                    )
-                self._write(run, content, found, saved.state.task)
-        self._write(self._own, own_run(saved, self._target.option), points.get(None, []), saved.state.task)
+        for record in [] if saved.is_training else state.runs:
+            trial, found = record.trial_id, points.get(record.trial_id, [])
+            if not record.begun or not (new or found):
+                continue
+            if trial not in self._trials:
+                tags = {PARENT: self._own.run_id, TRIAL_ID: trial}
+                self._trials[trial] = self._create(experiment_id, record.begun, tags, run_name(record))
+            run = self._trials[trial]
+            content = trial_run(record, saved, new=not run.params)
+            if state.ended:  # of an earlier session
+                content.tags |= dict.fromkeys({BEST, WINNER} & run.tags.keys() - content.tags.keys(), "false")
+            self._write(run, content, found, state.task)
+        self._write(self._own, own_run(saved, self._target.option), points.get(None, []), state.task)
         if not self._own.deleted:
             if any(isinstance(entry.event, ResultsWritten) for entry in new):
-                self._upload(self._own, saved)
+                self._upload(self._own, saved.folder.path)
             position = f"{len(entries)} {progress} {entries[-1].time}"
             self._client.set_tag(self._own.run_id, POSITION, position)
         self.delivered, self.progress = len(entries), progress
@@ -153,15 +155,8 @@ class MlflowStore(Store):
         if saved.is_training:
             self.run_ids = {TRIAL: self._own.run_id}
 
-    def _trial_run(self, record: TrialRecord, experiment_id: str, own: HeldRun) -> HeldRun:
-        """The run of a trial that has begun, created where there is none."""
-        if record.trial_id not in self._trials:
-            tags = {PARENT: own.run_id, TRIAL_ID: record.trial_id}
-            created = self._client.create_run(
-                experiment_id, milliseconds(record.begun), tags, run_name(record)
-            )
-            self._trials[record.trial_id] = held(created)
-        return self._trials[record.trial_id]
+    def _create(self, experiment_id: str, begun: float, tags: dict[str, str], name: str) -> HeldRun:
+        return held(self._client.create_run(experiment_id, milliseconds(begun), tags, name))
 
     def _write(self, run: HeldRun, content: RunContent, points: Sequence[Metric], task: str) -> None:
         """Bring a run to what it is to hold, and add points; nothing where it holds that."""
@@ -192,26 +187,20 @@ class MlflowStore(Store):
 
     def _show(self, saved: Experiment, experiment_id: str) -> None:
         """Let the page of the experiment show what is searched."""
-        session, trials, space = saved.state.session, saved.state.records.all(), saved.space
-        settings = list(space.parameters) if space else [name for trial in trials for name in trial.config]
+        session, space = saved.state.session, saved.space
+        settings = space.parameters if space else [n for each in saved.state.runs for n in each.config]
         gpus = session is not None and session.gpus_per_trial > 0
-        view = trials_view(settings, saved.state.objective, gpus=gpus)
+        view = trials_view([*settings], saved.state.objective, gpus=gpus)
         if view != self._view:
             self._client.set_experiment_tag(experiment_id, TRIALS_VIEW_TAG, view)
             self._view = view
 
-    def _upload(self, own: HeldRun, saved: Experiment) -> None:
-        folder = saved.folder.path
+    def _upload(self, own: HeldRun, folder: Path) -> None:
         for path in (folder / name for name in _FILES):
             if path.is_file():
                 self._client.log_artifact(own.run_id, str(path))
         if (folder / REPORT_FOLDER).is_dir():
             self._client.log_artifacts(own.run_id, str(folder / REPORT_FOLDER), REPORT_FOLDER)
-
-
-def make_store(target: Target) -> MlflowStore:
-    """The MLflow store of a target."""
-    return MlflowStore(target)
 
 
 def find_own(client: MlflowClient, experiment_id: str, created: float) -> HeldRun | None:
@@ -251,9 +240,13 @@ def _find_runs(client: MlflowClient, experiment_id: str, tag: str, value: str) -
 
 def held(run: Run) -> HeldRun:
     """A run that MLflow's client returned."""
-    info, data = run.info, run.data
-    deleted = str(info.lifecycle_stage) != "active"
-    times = info.start_time, info.end_time
+    info = run.info
     return HeldRun(
-        info.run_id, times[0], deleted, str(info.status), times[1], dict(data.tags), set(data.params)
+        run_id=info.run_id,
+        start_ms=info.start_time,
+        deleted=str(info.lifecycle_stage) != "active",
+        status=str(info.status),
+        end_ms=info.end_time,
+        tags=dict(run.data.tags),
+        params=set(run.data.params),
     )

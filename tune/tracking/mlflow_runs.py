@@ -110,8 +110,9 @@ def own_run(saved: Experiment, option: str) -> RunContent:
     run.params = _shared_params(saved)
     if saved.is_training:  # as a trial, so that the view of an experiment's trials shows it
         run.tags |= {ROLE: "trial", TRIAL_ID: TRIAL, NOTE: training_note(saved, option)}
-    else:
-        run.tags[NOTE] = search_note(saved, option)
+    else:  # what `--resume` can change is no param: MLflow takes no other value of one
+        asked = state.options.trials if state.session else 0
+        run.tags |= {NOTE: search_note(saved, option), "trials": str(asked)}
     if ended is None:
         return run
     value, name, step = state.value, state.objective, len(state.records)
@@ -131,7 +132,7 @@ def own_run(saved: Experiment, option: str) -> RunContent:
         }
         if state.verdict is not None:
             metrics[f"winner_mean_{name}"] = state.verdict.standing.mean
-            named["tie"] = str(state.verdict.tie).lower()
+            named["tie"] = _text(state.verdict.tie)
         if state.guards_judged is not None:
             kept = all(each.kept for each in state.guards_judged.models[state.guards_judged.run])
             named["guards"] = "kept" if kept else "lost"
@@ -148,37 +149,32 @@ def _content(status: str, ended: float, base: TrainConfig, role: str) -> RunCont
 
 def _own_params(record: TrialRecord, base: TrainConfig) -> dict[str, str]:
     """Of a run's settings those that were chosen for it, and those that are not the search's."""
-    shared, settings = _param_texts(base.to_dict()), base.replace(**record.config).to_dict()
+    shared, settings = base.to_dict(), base.replace(**record.config).to_dict()
     # The weight of a source is chosen by itself, and a part of one setting.
-    params = _param_texts({**record.config, **settings, "effective_batch_size": record.effective_batch})
-    return {key: text for key, text in params.items() if key in record.config or shared.get(key) != text}
+    params = {**record.config, **settings, "effective_batch_size": record.effective_batch}
+    return {
+        key: _text(value)
+        for key, value in params.items()
+        if key in record.config or key not in shared or shared[key] != value
+    }
 
 
 def _shared_params(saved: Experiment) -> dict[str, str]:
     """Params of the experiment's run: all settings that its trials share, and what is searched."""
     base, space, settings = saved.settings.base, saved.space, saved.settings
+    params: dict[str, Any] = base.to_dict()
     if space is None:
-        return _param_texts({**base.to_dict(), "effective_batch_size": base.effective_batch_size})
-    options, resources = saved.state.options, settings.resources
-    return _param_texts(
-        {
-            "trials": options.trials,
-            "seed": options.seed,
-            "space": space.path.name,
-            "gpus_per_trial": f"{resources.gpus:g}",
-            "cpus_per_trial": f"{resources.cpus:g}",
-            **{f"search.{name}": text for name, text in space.describe()},
-            **base.to_dict(),
-        }
-    )
+        params["effective_batch_size"] = base.effective_batch_size
+    else:
+        params |= {f"search.{name}": text for name, text in space.describe()}
+        params |= {"space": space.path.name, "gpus_per_trial": f"{settings.resources.gpus:g}"}
+        params["cpus_per_trial"] = f"{settings.resources.cpus:g}"
+    return {key: _text(value) for key, value in params.items()}
 
 
-def _param_texts(params: Mapping[str, Any]) -> dict[str, str]:
-    """Settings as params, written as in YAML: `null`, `true`, numbers that read back exactly (`3e-05`)."""
-    return {
-        key: _WORDS[value] if value is None or isinstance(value, bool) else str(value)
-        for key, value in params.items()
-    }
+def _text(value: Any) -> str:
+    """A value as in YAML: `null`, `true`, a number that reads back exactly (`3e-05`)."""
+    return _WORDS[value] if value is None or isinstance(value, bool) else str(value)
 
 
 def _results(record: TrialRecord, saved: Experiment) -> list[Metric]:

@@ -10,7 +10,7 @@ import contextlib
 import datetime
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tune.search.scheduler import TRIAL_ID
 from tune.search.searcher import trial_state
@@ -30,9 +30,9 @@ STUDY_FILE = "optuna_journal.log"
 class OptunaStore(Store):
     """Writes the study, through Optuna's storage interface, to a journal."""
 
-    def __init__(self, journal: Path) -> None:
+    def __init__(self, target: Target) -> None:
         super().__init__()
-        self._journal = journal
+        self._journal = target.folder.path / STUDY_FILE
         self._storage: BaseStorage | None = None
         """None before the first event."""
         self._held: dict[str, tuple[int, FrozenTrial]] = {}
@@ -49,19 +49,16 @@ class OptunaStore(Store):
             if self._storage is None or not self._journal.exists() or not self._can_become(wanted):
                 self._storage = self._begin(log.saved.name)
             for name, trial in wanted.items():
-                self._held[name] = self._write(self._storage, trial, self._held.get(name))
+                self._write(self._storage, name, trial)
         self.delivered = len(log.entries)
 
     def _can_become(self, wanted: dict[str, FrozenTrial]) -> bool:
         """Whether trials can be made of what the study holds: nothing that has ended there can be changed."""
-        for name, (_, held) in self._held.items():
-            trial, before = wanted[name], held.intermediate_values
-            if not before.keys() <= trial.intermediate_values.keys():
-                return False
-            ended = (held.state, held.values, before)
-            if held.state.is_finished() and ended != (trial.state, trial.values, trial.intermediate_values):
-                return False
-        return True
+        return all(
+            before.intermediate_values.keys() <= wanted[name].intermediate_values.keys()
+            and not (before.state.is_finished() and _outcome(before) != _outcome(wanted[name]))
+            for name, (_, before) in self._held.items()
+        )
 
     def _begin(self, name: str) -> BaseStorage:
         """An empty study, in place of the one that was there."""
@@ -79,18 +76,21 @@ class OptunaStore(Store):
         self._held = {}
         return storage
 
-    def _write(
-        self, storage: BaseStorage, trial: FrozenTrial, held: tuple[int, FrozenTrial] | None
-    ) -> tuple[int, FrozenTrial]:
-        if held is None:
-            return storage.create_new_trial(self._study, trial), trial
-        number, before = held
+    def _write(self, storage: BaseStorage, name: str, trial: FrozenTrial) -> None:
+        if name not in self._held:
+            self._held[name] = storage.create_new_trial(self._study, trial), trial
+            return
+        number, before = self._held[name]
         for seen, value in trial.intermediate_values.items():
             if before.intermediate_values.get(seen) != value:
                 storage.set_trial_intermediate_value(number, seen, value)
         if trial.state != before.state:
             storage.set_trial_state_values(number, trial.state, trial.values)
-        return number, trial
+        self._held[name] = number, trial
+
+
+def _outcome(trial: FrozenTrial) -> tuple[Any, ...]:
+    return trial.state, trial.values, trial.intermediate_values
 
 
 def _trial(run: TrialRecord, saved: Experiment) -> FrozenTrial:
@@ -132,8 +132,3 @@ def _calls(journal: Path) -> Iterator[None]:
     # KeyError: somebody has deleted the study. ValueError, AssertionError: the journal was damaged since it was opened.
     except (optuna.exceptions.OptunaError, OSError, KeyError, ValueError, AssertionError) as error:
         raise TrackingError(f"{journal}: cannot be used: {first_line(error)}") from error
-
-
-def make_store(target: Target) -> OptunaStore:
-    """The experiment's study."""
-    return OptunaStore(target.folder.path / STUDY_FILE)

@@ -15,8 +15,9 @@ import shlex
 import threading
 import time
 import traceback
-from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tune.experiments.events import Entry
 from tune.experiments.experiment import Experiment
@@ -32,17 +33,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 STORES = {
-    "mlflow": "tune.tracking.mlflow",
-    "optuna": "tune.tracking.optuna_study",
-    "tensorboard": "tune.tracking.tensorboard",
+    "mlflow": ("MLflow", "tune.tracking.mlflow", "MlflowStore"),
+    "optuna": ("the Optuna study", "tune.tracking.optuna_study", "OptunaStore"),
+    "tensorboard": ("TensorBoard", "tune.tracking.tensorboard", "TensorBoardStore"),
 }
-"""Their modules; each has `make_store(target)`."""
-DEFAULT_STORES = ("mlflow",)
-STORE_NAMES = {"mlflow": "MLflow", "optuna": "the Optuna study", "tensorboard": "TensorBoard"}
-_SPACING, _PROGRESS_SPACING = 1.0, 5.0
-"""Seconds between two syncs at least: what comes meanwhile goes in one call; where only progress is new."""
-_PAUSE = 10.0
-"""Seconds until a store that failed is tried again."""
+"""What people call them, and their classes, which a target makes."""
+_SPACING, _PROGRESS_SPACING, _PAUSE = 1.0, 5.0, 10.0
+"""Seconds between two syncs of a store: of events, where only progress is new, and after one that failed."""
 _LOCK_SECONDS = 10.0
 """How long another process that syncs the same experiment is waited for."""
 _LONGEST_CALL = 20.0
@@ -56,7 +53,7 @@ class Target:
     folder: ExperimentFolder
     option: str = ""
     """What a command that names the experiment ends with, as ` --storage DIR`."""
-    stores: Sequence[str] = DEFAULT_STORES
+    stores: Sequence[str] = ("mlflow",)
     tracking_uri: str = ""
     """MLflow's store."""
 
@@ -78,26 +75,28 @@ class Log:
         """
         folder = self.saved.folder
         path = folder.path / EVENTS_FILE
-        if _size(path) <= self._size:
-            return
-        with path.open("rb") as file:
-            file.seek(self._size)
-            content = file.read()
-        content = content[: content.rfind(b"\n") + 1]
+        content = _from(path, self._size)
         for entry in parse(content, path, len(self.entries) + 1):
             self.saved.state.apply(entry)
             self.entries.append(entry)
-        self._size += len(content)
+        self._size += content.rfind(b"\n") + 1
 
     def progress(self, offset: int) -> tuple[list[dict[str, Any]], int]:
         """Rows of `progress.jsonl` from a byte on (`trial_id`, `time`, `metrics`), and the byte behind the last."""
-        path = self.saved.folder.path / PROGRESS_FILE
-        if _size(path) <= offset:
-            return [], offset
+        rows, taken = parse_progress(_from(self.saved.folder.path / PROGRESS_FILE, offset))
+        return rows, offset + taken
+
+
+def _from(path: Path, offset: int) -> bytes:
+    """What a file holds from a byte on; nothing where there is none."""
+    try:
         with path.open("rb") as file:
             file.seek(offset)
-            rows, taken = parse_progress(file.read())
-        return rows, offset + taken
+            return file.read()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 class Store(abc.ABC):
@@ -121,16 +120,9 @@ class Store(abc.ABC):
         """
 
 
-def make_store(name: str, target: Target) -> Store:
-    """A store by its name, not connected.
-
-    Raises:
-        TrackingError: there is none of this name.
-    """
-    if name not in STORES:
-        raise TrackingError(f"--track {name}: must be one of {', '.join(STORES)}")
-    store: Store = importlib.import_module(STORES[name]).make_store(target)
-    return store
+def store_names(stores: Sequence[str]) -> str:
+    """What people call them: `MLflow and the Optuna study`."""
+    return " and ".join(STORES[name][0] for name in stores)
 
 
 class Sync:
@@ -143,8 +135,8 @@ class Sync:
         """Those whose last sync did not fail."""
         self._problems: dict[str, str] = {}
         """Of the others, why."""
-        self._again: dict[str, float] = {}
-        """When a store that failed is tried again, by the monotonic clock."""
+        self._due: dict[str, float] = {}
+        """When a store is synced again that has all events, or that failed; by the monotonic clock."""
         self._delivered = dict.fromkeys(target.stores, 0)
         self._opened, self._ended, self._stopped = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="sync", daemon=True)
@@ -220,40 +212,48 @@ class Sync:
             self._opened.set()
 
     def _sync_all(self) -> None:
-        synced = -_PROGRESS_SPACING
         while not self._stopped.is_set():
             ended = self._ended.is_set()
             self._log.read()
-            new = len(self._log.entries) > min(self._delivered.values(), default=0)
-            if new or ended or time.monotonic() - synced > _PROGRESS_SPACING:
-                synced = time.monotonic()
-                for name in self._target.stores:
-                    if self._stopped.is_set():
-                        return
-                    if ended or time.monotonic() >= self._again.get(name, 0.0):
-                        self._sync(name)
+            for name in self._target.stores:
+                new = self._delivered[name] < len(self._log.entries) and name not in self._problems
+                if new or ended or time.monotonic() >= self._due.get(name, 0.0):
+                    self._sync(name)
+                if self._stopped.is_set():
+                    return
             self._opened.set()
             if ended and not self._problems:
                 return
-            self._ended.wait(_SPACING) if not ended else self._stopped.wait(_SPACING)
+            (self._stopped if ended else self._ended).wait(_SPACING)
 
     def _sync(self, name: str) -> None:
+        target = self._target
+        path = target.folder.path / TRACKING_FILE
         try:
-            store = self._stores.pop(name, None) or make_store(name, self._target)
+            _, module, kind = STORES[name]
+            make = getattr(importlib.import_module(module), kind)
+            store: Store = self._stores.pop(name) if name in self._stores else make(target)
             store.sync(self._log)
             if store.run_ids:
-                path = self._target.folder.path / TRACKING_FILE
                 write_whole(path, json.dumps({"run_ids": store.run_ids}) + "\n")
+        except UserError as error:
+            self._problems[name] = str(error)
         except Exception as error:  # noqa: BLE001 - told, noted and tried again: a fault of one store is none of others
-            self._again[name] = time.monotonic() + _PAUSE
-            self._problems[name] = self._noted(error)
-            return
-        self._stores[name] = store
-        self._problems.pop(name, None)
-        self._delivered[name] = store.delivered
+            self._problems[name] = hide_password(f"{type(error).__name__}: {error}")
+            # A full disk may be what failed.
+            with (
+                contextlib.suppress(OSError),
+                path.with_name("errors.log").open("a", encoding="utf-8") as file,
+            ):
+                file.write(hide_password("".join(traceback.format_exception(error))))
+        else:
+            self._stores[name] = store
+            self._problems.pop(name, None)
+            self._delivered[name] = store.delivered
+        self._due[name] = time.monotonic() + (_PAUSE if name in self._problems else _PROGRESS_SPACING)
 
     @contextlib.contextmanager
-    def _lock(self) -> Any:
+    def _lock(self) -> Iterator[None]:
         """Keep other processes from syncing the same experiment.
 
         Raises:
@@ -262,7 +262,7 @@ class Sync:
         path = self._target.folder.path / TRACKING_FILE
         try:
             path.parent.mkdir(exist_ok=True)
-            lock: IO[str] = own_lock(path.with_name("sync.lock"), _LOCK_SECONDS)
+            lock = own_lock(path.with_name("sync.lock"), _LOCK_SECONDS)
         except OSError as error:
             raise TrackingError(f"{path.parent}: cannot be written: {error.strerror}") from error
         except LockedError as owner:
@@ -273,34 +273,13 @@ class Sync:
         with lock:
             yield
 
-    def _noted(self, error: Exception) -> str:
-        """One line of an unexpected error, whose traceback goes to `tracking/errors.log`."""
-        if isinstance(error, UserError):
-            return str(error)
-        path = self._target.folder.path / TRACKING_FILE
-        # A full disk may be what failed.
-        with contextlib.suppress(OSError), path.with_name("errors.log").open("a", encoding="utf-8") as file:
-            file.write(hide_password("".join(traceback.format_exception(error))))
-        return hide_password(f"{type(error).__name__}: {error}")
-
     def _undelivered(self) -> str | None:
         """What is not delivered, why, and what to do, in one line."""
         target = self._target
-        path = target.folder.path / EVENTS_FILE
-        events = path.read_bytes().count(b"\n") if path.is_file() else 0
+        events = _from(target.folder.path / EVENTS_FILE, 0).count(b"\n")
         waiting = {name: events - number for name, number in self._delivered.items() if events > number}
         if not waiting:
             return None
         command = f"tune-whisper sync {shlex.quote(target.folder.name)}{target.option}"
-        names = " and ".join(STORE_NAMES[name] for name in waiting)
-        told = f"{max(waiting.values())} events wait for {names}; `{command}` delivers them"
+        told = f"{max(waiting.values())} events wait for {store_names([*waiting])}; `{command}` delivers them"
         return f"{told}. {self.problem}" if self.problem else told
-
-
-def _size(path: Any) -> int:
-    try:
-        return int(path.stat().st_size)
-    except FileNotFoundError:
-        return 0
-    except OSError as error:
-        raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error

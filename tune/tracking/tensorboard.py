@@ -11,7 +11,6 @@ import math
 import shutil
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from trainer.scoring.objectives import named_rates
@@ -30,9 +29,9 @@ _NOT_SHOWN = (*_TRAINING, "step", "train_seconds", "train_samples")
 class TensorBoardStore(Store):
     """Writes scalars and HParams at the times of their events; a new object begins with an empty folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, target: Target) -> None:
         super().__init__()
-        self._folder = folder
+        self._folder = target.folder.path / FOLDER
         self._file = f"events.out.tfevents.{time.time():.6f}.tune-whisper"
         self._waiting: dict[str, list[dict[str, Any]]] = {}
         """What is to be written, by run."""
@@ -85,8 +84,8 @@ class TensorBoardStore(Store):
 
     def _scalars(self, run: str, moment: float, step: int, values: Mapping[str, float | None]) -> None:
         found = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
-        points = [{"tag": name, "simple_value": found[name]} for name in found]
-        if points:
+        if found:
+            points = [{"tag": name, "simple_value": value} for name, value in found.items()]
             self._add(run, moment, step=step, summary={"value": points})
 
     def _settings(self, event: TrialProposed, moment: float, seed: int) -> None:
@@ -121,8 +120,3 @@ class TensorBoardStore(Store):
         except OSError as error:
             raise TrackingError(f"{self._folder}: cannot be written: {error.strerror}") from error
         self._waiting = {}
-
-
-def make_store(target: Target) -> TensorBoardStore:
-    """TensorBoard's files in the experiment's folder."""
-    return TensorBoardStore(target.folder.path / FOLDER)

@@ -66,7 +66,7 @@ from tune.runs.trials import TrialRunner
 from tune.search.budgets import Budgets
 from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
 from tune.tracking.mlflow import MlflowStore
-from tune.tracking.optuna_study import STUDY_FILE, OptunaStore
+from tune.tracking.optuna_study import OptunaStore
 from tune.tracking.sync import Log, Store, Target
 from tune.util.errors import ExperimentError, ModelError
 from tune.workers.averages import Measured
@@ -660,7 +660,7 @@ class SearchMachine(RuleBasedStateMachine):
         target = Target(folder=self.plan.experiment_folder, tracking_uri="sqlite:///made-up.db")
         stores: list[Store] = [
             MlflowStore(target, self.store.connect),
-            OptunaStore(self.plan.folder / STUDY_FILE),
+            OptunaStore(target),
         ]
         (self.plan.folder / "tracking").mkdir(exist_ok=True)
         log = Log(self.plan.experiment_folder)

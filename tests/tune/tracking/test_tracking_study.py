@@ -47,7 +47,7 @@ def in_one_go(made: MadeLog, folder: Path) -> list[tuple[Any, ...]]:
 
 
 def store_of(made: MadeLog) -> OptunaStore:
-    return OptunaStore(made.folder / STUDY_FILE)
+    return OptunaStore(made.target())
 
 
 def test_it_holds_what_the_log_says(made: MadeLog) -> None:

@@ -48,7 +48,7 @@ class Board:
 
 
 def store_of(made: MadeLog) -> TensorBoardStore:
-    return TensorBoardStore(made.folder / FOLDER)
+    return TensorBoardStore(made.target())
 
 
 def check(made: MadeLog) -> None:
