@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from trainer.config import TrainConfig
 from trainer.data.columns import some
-from trainer.data.tables.layouts import read_kaldi, read_ljspeech, refuse_annotations
 from trainer.data.tables.subtitles import find_recordings
-from trainer.data.tables.table import MANIFEST_SUFFIXES, Table, read_manifest, table_of_dataset
+from trainer.data.tables.table import MANIFEST_SUFFIXES, Table, read_manifest, read_text, table_of_dataset
 from trainer.errors import DataError
 from trainer.languages import language_code
 
@@ -75,7 +74,10 @@ def _read_path(path: Path, config: TrainConfig) -> Found:
         re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", config.data)
         and path.suffix.lower() not in MANIFEST_SUFFIXES
     ):
-        return read_hub_dataset(config)
+        from datasets import load_dataset
+
+        splits, notes = load_hub_dataset(config, load_dataset)
+        return {str(name): [table_of_dataset(data, config.data)] for name, data in splits.items()}, notes
     if config.data.startswith(BUCKETS):
         raise DataError(
             f"data={config.data!r}: data in a bucket can only be streamed; set streaming=true, or copy it to a folder"
@@ -87,21 +89,15 @@ def _read_path(path: Path, config: TrainConfig) -> Found:
 
 
 def _read_folder(folder: Path, config: TrainConfig) -> Found:
-    steps = (
-        _saved,
-        _common_voice,
-        _metadata,
-        _split_files,
-        _split_folders,
-        _kaldi,
-        find_recordings,
-        _only_table,
-    )
-    for find in steps:
+    for find in (_saved, _common_voice, _named_files, _split_folders, _kaldi, find_recordings, _only_table):
         found = find(folder, config)
         if found is not None:
             return found
-    refuse_annotations(folder)
+    if (annotations := next(iter(sorted(folder.rglob("*.eaf"))), None)) is not None:
+        raise DataError(
+            f"{annotations}: is a file of ELAN; export it there as subtitles (File, Export As, Subtitles Text), as "
+            f"{annotations.with_suffix('.srt').name} beside the recording"
+        )
     there = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
     raise DataError(
         f"data={config.data!r}: no data set in this folder; expected one table, metadata.csv, train.csv (.tsv, .jsonl, "
@@ -176,33 +172,28 @@ def _read_release(folder: Path, config: TrainConfig, notes: list[str]) -> Found:
     return {name: [table] for name, table in tables.items()}, notes
 
 
-def _metadata(folder: Path, config: TrainConfig) -> Found | None:
-    """The manifest of an `audiofolder`, or LJSpeech's, which has no header."""
-    found = [path for suffix in MANIFEST_SUFFIXES if (path := folder / f"metadata{suffix}").is_file()]
-    if not found:
-        return None
-    tables = [read_ljspeech(path) or read_manifest(path) for path in found]
-    return {"": _one_of({path.suffix: [table] for path, table in zip(found, tables, strict=True)})}, []
+def _named_files(folder: Path, config: TrainConfig) -> Found | None:
+    """`metadata.csv` as of an `audiofolder`, or a manifest for each split."""
+    if metadata := _manifests(folder, ["metadata"]):
+        return {"": metadata["metadata"]}, []
+    names = [name for aliases in SPLIT_ALIASES.values() for name in aliases]
+    bases = (folder, folder / "clips")
+    found = _manifests(folder, names) or _manifests(folder / "data", names, bases)
+    return (found, []) if found else None
 
 
-def _split_files(folder: Path, config: TrainConfig) -> Found | None:
-    """Manifests named by split, whole (`dev.csv`) or in the hub's pieces (`train-00000-of-00002.parquet`).
+def _manifests(place: Path, names: Collection[str], bases: tuple[Path, ...] = ()) -> dict[str, list[Table]]:
+    """Manifests of these names, whole (`dev.csv`) or in the hub's pieces (`train-00000-of-00002.parquet`).
 
     Raises:
-        DataError: a split is there in several formats, which have not as many rows.
+        DataError: one is there in several formats, which have not as many rows.
     """
-    for place in (folder, folder / "data"):
-        found: dict[str, dict[str, list[Table]]] = {}
-        for path in sorted(place.iterdir()) if place.is_dir() else ():
-            name = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem).lower()
-            if path.suffix.lower() in MANIFEST_SUFFIXES and split_role(name):
-                formats = found.setdefault(name, {})
-                formats.setdefault(path.suffix.lower(), []).append(
-                    read_manifest(path, bases=(folder, folder / "clips"))
-                )
-        if found:
-            return {name: _one_of(formats) for name, formats in found.items()}, []
-    return None
+    found: dict[str, dict[str, list[Table]]] = {}
+    for path in sorted(place.iterdir()) if place.is_dir() else ():
+        name, suffix = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem).lower(), path.suffix.lower()
+        if suffix in MANIFEST_SUFFIXES and name in names:
+            found.setdefault(name, {}).setdefault(suffix, []).append(read_manifest(path, bases=bases))
+    return {name: _one_of(formats) for name, formats in found.items()}
 
 
 def _one_of(formats: Mapping[str, Sequence[Table]]) -> list[Table]:
@@ -221,22 +212,58 @@ def _one_of(formats: Mapping[str, Sequence[Table]]) -> list[Table]:
 
 
 def _split_folders(folder: Path, config: TrainConfig) -> Found | None:
-    """Folders named by split, each with a manifest of its own, with Parquet files or of Kaldi's kind."""
+    """Folders named by split, each with a manifest of its own, of Kaldi's kind or with Parquet files."""
     splits: dict[str, list[Table]] = {}
     for place in sorted(folder.iterdir()):
         if place.is_dir() and split_role(place.name):
-            found = _metadata(place, config) or _kaldi(place, config)
-            tables = (
-                found[0][""] if found else [read_manifest(path) for path in sorted(place.glob("*.parquet"))]
-            )
+            tables = _manifests(place, ["metadata"]).get("metadata")
+            if tables is None and (kaldi := _kaldi(place, config)) is not None:
+                tables = kaldi[0][""]
+            tables = tables or [read_manifest(path) for path in sorted(place.glob("*.parquet"))]
             if tables:
                 splits[place.name] = tables
     return (splits, []) if splits else None
 
 
 def _kaldi(folder: Path, config: TrainConfig) -> Found | None:
-    table = read_kaldi(folder)
-    return None if table is None else ({"": [table]}, [])
+    """A data directory of Kaldi: `wav.scp` and `text`, with `segments` and `utt2spk` where they are.
+
+    Raises:
+        DataError: a recording is made by a command, or an utterance has none.
+    """
+    if not all((folder / name).is_file() for name in ("wav.scp", "text")):
+        return None
+    recordings, texts = _first_words(folder / "wav.scp"), _first_words(folder / "text")
+    segments = {name: value.split() for name, value in _first_words(folder / "segments").items()}
+    speakers = _first_words(folder / "utt2spk")
+    columns: dict[str, list[Any]] = {name: [] for name in ("id", "audio", "text", "speaker")}
+    columns |= {"start": [], "end": []} if segments else {}
+    for name, text in texts.items():
+        recording, *times = segments.get(name) or [name]
+        file = recordings.get(recording, "")
+        if not file or file.endswith("|"):
+            command = "is made by a command: write the sound to files, and their paths there"
+            raise DataError(
+                f"{folder / 'wav.scp'}: recording {recording[:80]} of utterance {name[:80]} "
+                + (command if file else "is not there")
+            )
+        if segments and len(times) != 2:
+            raise DataError(
+                f"{folder / 'segments'}: utterance {name[:80]}: must have a recording, a start and an end in seconds; "
+                "add them, or remove it from text"
+            )
+        cells = (name, file, text, speakers.get(name, ""), *times)
+        for values, cell in zip(columns.values(), cells, strict=True):
+            values.append(cell)
+    return {"": [Table(str(folder / "text"), columns, bases=(folder, *folder.parents[:2]))]}, []
+
+
+def _first_words(path: Path) -> dict[str, str]:
+    """The first word of each line, and the rest; nothing where there is no such file."""
+    if not path.is_file():
+        return {}
+    lines = (line.split(maxsplit=1) for line in read_text(path).split("\n") if line.strip())
+    return {line[0]: line[1].strip() if len(line) > 1 else "" for line in lines}
 
 
 def _only_table(folder: Path, config: TrainConfig) -> Found | None:
@@ -249,74 +276,50 @@ def _only_table(folder: Path, config: TrainConfig) -> Found | None:
 PARQUET_BRANCH = "refs/convert/parquet"
 
 
-def read_hub_dataset(config: TrainConfig) -> Found:
-    """All splits of a hub data set, downloaded into Hugging Face's own cache.
-
-    Raises:
-        DataError: the repository, its configuration or its files cannot be had.
-    """
-    from datasets import load_dataset
-
-    splits, notes = load_hub_dataset(config, load_dataset)
-    return {str(name): [table_of_dataset(data, config.data)] for name, data in splits.items()}, notes
-
-
 def load_hub_dataset(config: TrainConfig, load: Callable[..., Any]) -> tuple[Any, list[str]]:
     """What `load`, a function of `datasets`, makes of a hub data set, or of its copy in Parquet; and notes.
 
+    Files are downloaded into Hugging Face's own cache.
+
     Raises:
         DataError: the repository, its configuration or its files cannot be had.
     """
-    notes: list[str] = []
-    try:
-        loaded = _load(load, config.data, config.data_config)
-    except _hub_errors() as error:
-        # Once its copy is in Hugging Face's cache, a data set with a script fails in the second way.
-        if not re.search(r"scripts are no longer supported|Couldn't find cache for", str(error)):
-            raise _failed(config, error) from error
-        loaded = _load_parquet_copy(config, load)
-        notes.append(f"{config.data} needs a loading script, so its Parquet copy ({PARQUET_BRANCH}) was used")
-    return loaded, notes
-
-
-def _load(load: Callable[..., Any], name: str, data_config: str | None, **options: Any) -> Any:
+    from datasets.exceptions import DatasetsError
     from huggingface_hub.utils import logging
 
     # Every retry of every file would be a line of its own; a failure is told once, by who calls us.
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    return load(name, data_config, **options)
+    # OSError has the errors of the network and of the hub (also of a full disk), ValueError unknown configurations,
+    # RuntimeError data sets that need a script.
+    failures = (DatasetsError, OSError, ValueError, RuntimeError)
+    try:
+        try:
+            return load(config.data, config.data_config), []
+        except failures as error:
+            # Once its copy is in Hugging Face's cache, a data set with a script fails in the second way.
+            if not re.search(r"scripts are no longer supported|Couldn't find cache for", str(error)):
+                raise
+        copy = load(config.data, data_dir=_copied_configuration(config), revision=PARQUET_BRANCH)
+    except failures as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        which = f", data_config={config.data_config!r}" if config.data_config else ""
+        raise DataError(
+            f"data={config.data!r}{which}: no such folder here, and the hub data set cannot be loaded: {text[:400]}"
+        ) from error
+    return copy, [f"{config.data} needs a loading script, so its Parquet copy ({PARQUET_BRANCH}) was used"]
 
 
-def _load_parquet_copy(config: TrainConfig, load: Callable[..., Any]) -> Any:
+def _copied_configuration(config: TrainConfig) -> str:
     """The copy has one folder per configuration, and nothing that names them to `load_dataset`."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFolder
 
-    try:
-        entries = HfApi().list_repo_tree(config.data, revision=PARQUET_BRANCH, repo_type="dataset")
-        names = [entry.path for entry in entries if isinstance(entry, RepoFolder)]
-        chosen = config.data_config or (names[0] if len(names) == 1 else None)
-        if chosen not in names:
-            raise DataError(
-                f"data={config.data!r}: data_config={config.data_config!r} is not one of its configurations: "
-                f"{some(names)}; set data_config"
-            )
-        return _load(load, config.data, None, data_dir=chosen, revision=PARQUET_BRANCH)
-    except _hub_errors() as error:
-        raise _failed(config, error) from error
-
-
-def _hub_errors() -> tuple[type[Exception], ...]:
-    """What the two libraries raise for repositories, configurations and files that are not to be had."""
-    from datasets.exceptions import DatasetsError
-
-    # OSError has the errors of the network and of the hub (also of a full disk), ValueError unknown
-    # configurations.
-    # RuntimeError data sets that need a script.
-    return (DatasetsError, OSError, ValueError, RuntimeError)
-
-
-def _failed(config: TrainConfig, error: BaseException) -> DataError:
-    text = " ".join(str(error).split()) or type(error).__name__
-    which = f"data={config.data!r}" + (f", data_config={config.data_config!r}" if config.data_config else "")
-    return DataError(f"{which}: no such folder here, and the hub data set cannot be loaded: {text[:400]}")
+    entries = HfApi().list_repo_tree(config.data, revision=PARQUET_BRANCH, repo_type="dataset")
+    names = [entry.path for entry in entries if isinstance(entry, RepoFolder)]
+    chosen = config.data_config or (names[0] if len(names) == 1 else None)
+    if chosen is None or chosen not in names:
+        raise DataError(
+            f"data={config.data!r}: data_config={config.data_config!r} is not one of its configurations: "
+            f"{some(names)}; set data_config"
+        )
+    return chosen

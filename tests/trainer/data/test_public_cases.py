@@ -151,6 +151,9 @@ READ = {
         {"wavs/a.wav": 0.5, "wavs/b.wav": 0.6},
         data=".",
     ),
+    "06 the file of LJSpeech": Case(
+        {"metadata.csv": "a|one|1\nb|two|2\n"}, sounds={"wavs/a.wav": 0.5, "wavs/b.wav": 0.6}
+    ),
     "07 Kaldi": Case(
         {
             **{f"data/{split}/wav.scp": f"r1 wav/{file}\n" for split, file in (("train", "a"), ("dev", "b"))},

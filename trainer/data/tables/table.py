@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.data.audio import AUDIO_SUFFIXES
 from trainer.data.embedded import DatasetAudio, EmbeddedAudio, ParquetAudio, find_file, holds_audio
 from trainer.data.tables.separated import read_separated
 from trainer.errors import DataError
@@ -86,8 +87,12 @@ def read_manifest(path: Path, *, bases: tuple[Path, ...] = ()) -> Table:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return _read_parquet(path, bases)
-    read = _json_columns if suffix in (".jsonl", ".json") else _separated_columns
-    return Table(str(path), read(path, read_text(path)), bases=bases)
+    text = read_text(path)
+    if suffix in (".jsonl", ".json"):
+        columns = _json_columns(path, text)
+    else:
+        columns = _ljspeech_columns(path, text) or _separated_columns(path, text)
+    return Table(str(path), columns, bases=bases)
 
 
 def read_text(path: Path) -> str:
@@ -113,6 +118,22 @@ def _separated_columns(path: Path, text: str) -> dict[str, list[Any]]:
     _require_different(path, header)
     # Spreadsheets end lines with separators, and pandas writes its index: columns without a name.
     return {name: [row[column] for row in rows] for column, name in enumerate(header) if name}
+
+
+def _ljspeech_columns(path: Path, text: str) -> dict[str, list[Any]] | None:
+    """LJSpeech's, which name no columns: a file of `wavs/`, its text as written and, perhaps, as spoken."""
+    wavs = path.parent / "wavs"
+    if path.suffix.lower() != ".csv" or not wavs.is_dir():
+        return None
+    rows = [line.split("|") for line in text.split("\n") if line]
+    sounds = [file for file in sorted(wavs.iterdir()) if file.suffix.lower() in AUDIO_SUFFIXES]
+    files = {name: file.name for file in sounds for name in (file.name, file.stem)}
+    if not rows or rows[0][0] not in files:
+        return None
+    return {
+        "audio": [files.get(row[0], row[0]) for row in rows],
+        "text": [row[1] if len(row) > 1 else "" for row in rows],
+    }
 
 
 def _require_different(path: Path, names: Sequence[str]) -> None:
