@@ -55,6 +55,37 @@ class AudioError(Exception):
         self.reason = reason
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a recording."""
+
+    start: float
+    """Seconds."""
+    end: float | None
+    """`None`: to the end."""
+    problem: str = ""
+    """What is wrong with these times; empty where nothing is."""
+
+    def told(self) -> str:
+        """`12.50-31.20`."""
+        return f"{self.start:.2f}-" + ("" if self.end is None else f"{self.end:.2f}")
+
+
+WHOLE = Span(0.0, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class AudioSource:
+    """Where the sound of a clip is."""
+
+    file: str | bytes | Path
+    """Path, or the content."""
+    channel: int | None = None
+    """The one that is decoded, from 1; `None` is the mean of all."""
+    span: Span | None = None
+    """The part that is the clip; `None` for all of the file."""
+
+
 class AudioFile:
     """One file that is decoded block by block; what it holds is known at its end."""
 
@@ -63,12 +94,13 @@ class AudioFile:
         self._source, self._channel = source, channel
         self.seconds: float | None = None
         """Length that the headers announce; `None` where they announce none."""
-        self.held = 0.0
-        """Seconds that were decoded."""
         self.incomplete: str | None = None
         """What is missing of what is announced, or cannot be decoded."""
         self.cancelled = False
         """Whether channels cancel each other somewhere, so that one of them stands for all there."""
+        self._rest = self.stream()
+        self._blocks: list[np.ndarray] = []
+        self._first = self._end = 0  # samples before the blocks, and up to their end
 
     def stream(self) -> Iterator[np.ndarray]:
         """All that can be decoded as 16 kHz mono, float32 (samples,), finite, with full scale as 1.
@@ -91,13 +123,14 @@ class AudioFile:
                 raise AudioError(
                     "missing_channel", f"has {decoder.channels} channel{many}, not {self._channel}"
                 )
+            held = 0.0
             resampler = soxr.ResampleStream(rate, SAMPLE_RATE, 1, dtype="float32", quality="HQ")
             for samples in decoder.blocks():
                 if not max(samples.max(), -samples.min()) <= _LOUDEST:  # nor is what is no number
                     raise AudioError(
                         "unreadable_audio", "has samples that are not finite, or far beyond full scale"
                     )
-                self.held += len(samples) / rate
+                held += len(samples) / rate
                 if self._channel is not None:
                     mono = np.ascontiguousarray(samples[:, self._channel - 1])
                 else:
@@ -105,34 +138,48 @@ class AudioFile:
                     self.cancelled |= cancelled
                 yield mono if rate == SAMPLE_RATE else resampler.resample_chunk(mono)
             failure = decoder.failure
-        if self.seconds is not None and self.seconds - self.held > _MISSING:
-            failure = f"announces {self.seconds:.2f} s, holds {self.held:.2f} s"
-        if failure and not self.held:
+        if self.seconds is not None and self.seconds - held > _MISSING:
+            failure = f"announces {self.seconds:.2f} s, holds {held:.2f} s"
+        if failure and not held:
             raise AudioError("unreadable_audio", f"cannot be decoded: {failure}")
         self.incomplete = f"cut off or damaged: {failure}" if failure else None
         if rate != SAMPLE_RATE:
             yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)
 
+    def holds(self, source: AudioSource) -> bool:
+        """Whether a part is of this file, and nothing of it was forgotten already."""
+        span, same = source.span, (source.file, source.channel) == (self._source, self._channel)
+        return same and span is not None and round(span.start * SAMPLE_RATE) >= self._first
 
-@dataclasses.dataclass(frozen=True)
-class AudioSource:
-    """Where the sound of a clip is: a file, or a part of one."""
+    def cut(self, span: Span, max_seconds: float | None) -> np.ndarray:
+        """float32 (samples,) of a part that begins where the one before began, or later; no more is kept in memory."""
+        import numpy as np
 
-    file: str | bytes | Path
-    """Path, or the content."""
-    channel: int | None = None
-    """The one that is decoded, from 1; `None` is the mean of all."""
-    start: float = 0.0
-    """Seconds before it."""
-    end: float | None = None
-    """Seconds up to its end; `None` is the end of the file."""
-    problem: str = ""
-    """What is wrong with these times, if anything is."""
-
-    @property
-    def is_part(self) -> bool:
-        """Whether it has times of its own."""
-        return bool(self.start or self.end is not None or self.problem)
+        start = round(span.start * SAMPLE_RATE)
+        end = None if span.end is None else round(span.end * SAMPLE_RATE)
+        while end is None or self._end < end:
+            if (block := next(self._rest, None)) is None:
+                break
+            self._blocks.append(block)
+            self._end += len(block)
+            while self._blocks and self._first + len(self._blocks[0]) <= start:
+                self._first += len(self._blocks.pop(0))
+            if end is None and _is_over(self._end / SAMPLE_RATE - span.start, max_seconds):
+                _refuse_long(max(self._end / SAMPLE_RATE, self.seconds or 0.0) - span.start, max_seconds)
+        if (end is None or end > self._end) and self.incomplete:
+            raise AudioError("incomplete_audio", self.incomplete)
+        if not self._end:
+            raise AudioError("empty_audio", "no samples")
+        if start >= self._end or (end is not None and end - self._end > _MISSING * SAMPLE_RATE):
+            what = f"begins at {span.start:.2f}" if span.end is None else f"ends at {span.end:.2f}"
+            far = (span.end or span.start) * SAMPLE_RATE > _FAR_BEYOND * self._end
+            hint = _OTHER_UNIT if far else "files that are cut already need segment_columns=null"
+            raise AudioError(
+                "wrong_times",
+                f"{what} s, after the end of the recording ({self._end / SAMPLE_RATE:.2f} s); {hint}",
+            )
+        samples = np.concatenate(self._blocks)
+        return np.array(samples[start - self._first : None if end is None else end - self._first])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,78 +214,33 @@ def decode_each(
     sources: Iterable[AudioSource], *, max_seconds: float | None = None
 ) -> Iterator[tuple[AudioSource, DecodedAudio | AudioError]]:
     """Each of some clips, or why it cannot be had; a file whose parts come one after the other is decoded once."""
-    recording, file = None, AudioSource("")
+    file: AudioFile | None = None
     for source in sources:
+        span = source.span or WHOLE
         try:
             if not source.file:
                 raise AudioError("unreadable_audio", "no audio is given")
-            if source.problem:
-                raise AudioError("wrong_times", source.problem)
-            if source.end is not None:
-                lasts = source.end - source.start
+            if span.problem:
+                raise AudioError("wrong_times", span.problem)
+            if span.end is not None:
+                lasts = span.end - span.start
                 if max_seconds is not None and lasts > _FAR_BEYOND * max_seconds:
                     raise AudioError("wrong_times", f"lasts {lasts:.2f} s; {_OTHER_UNIT}")
                 _refuse_long(lasts, max_seconds)
-            same = source.is_part and (source.file, source.channel) == (file.file, file.channel)
-            if recording is None or not same or not recording.holds(source):
-                recording, file = None, source
-                recording = _Recording(AudioFile(source.file, source.channel))
-            samples = recording.cut(source, max_seconds)
-            yield source, DecodedAudio(samples, recording.file.cancelled)
+            if file is None or not file.holds(source):
+                file = AudioFile(source.file, source.channel)
+            samples = file.cut(span, max_seconds)
+            yield source, DecodedAudio(samples, file.cancelled)
         except AudioError as error:
             yield source, error
 
 
-class _Recording:
-    """A file that is decoded once, with no more of it in memory than the parts need."""
-
-    def __init__(self, file: AudioFile) -> None:
-        self.file = file
-        self._stream = file.stream()
-        self._blocks: list[np.ndarray] = []
-        self._first = self._end = 0  # samples before the blocks, and up to their end
-
-    def holds(self, source: AudioSource) -> bool:
-        """Whether nothing of a part was forgotten already."""
-        return round(source.start * SAMPLE_RATE) >= self._first
-
-    def cut(self, source: AudioSource, max_seconds: float | None) -> np.ndarray:
-        """float32 (samples,) of the file, or of a part that begins where the one before began, or later."""
-        import numpy as np
-
-        start = round(source.start * SAMPLE_RATE)
-        end = None if source.end is None else round(source.end * SAMPLE_RATE)
-        while end is None or self._end < end:
-            if (block := next(self._stream, None)) is None:
-                break
-            self._blocks.append(block)
-            self._end += len(block)
-            while self._blocks and self._first + len(self._blocks[0]) <= start:
-                self._first += len(self._blocks.pop(0))
-            if (
-                end is None
-                and max_seconds is not None
-                and self._end - start > max_seconds * SAMPLE_RATE + 0.5
-            ):
-                _refuse_long(
-                    max(self._end / SAMPLE_RATE, self.file.seconds or 0.0) - source.start, max_seconds
-                )
-        if (end is None or end > self._end) and self.file.incomplete:
-            raise AudioError("incomplete_audio", self.file.incomplete)
-        if not self._end:
-            raise AudioError("empty_audio", "no samples")
-        if start >= self._end or (end is not None and end - self._end > _MISSING * SAMPLE_RATE):
-            what = f"begins at {source.start:.2f}" if source.end is None else f"ends at {source.end:.2f}"
-            told = f"{what} s, after the end of the recording ({self._end / SAMPLE_RATE:.2f} s)"
-            if (source.end or source.start) * SAMPLE_RATE > _FAR_BEYOND * self._end:
-                raise AudioError("wrong_times", f"{told}; {_OTHER_UNIT}")
-            raise AudioError("wrong_times", f"{told}; files that are cut already need segment_columns=null")
-        samples = np.concatenate(self._blocks)
-        return np.array(samples[start - self._first : None if end is None else end - self._first])
+def _is_over(seconds: float, most: float | None) -> bool:
+    return most is not None and seconds > most + 0.5 / SAMPLE_RATE
 
 
 def _refuse_long(seconds: float, most: float | None) -> None:
-    if most is not None and seconds > most + 0.5 / SAMPLE_RATE:
+    if _is_over(seconds, most):
         raise AudioError("too_long_audio", f"{seconds:.2f} s, over the model's window of {most:g} s")
 
 
@@ -418,12 +420,10 @@ def _decoder(source: str | bytes | Path) -> Iterator[_Decoder]:
     try:
         if isinstance(source, bytes):
             opened: BinaryIO = io.BytesIO(source)
-        elif (
-            Path(source).exists() and not Path(source).is_file()
-        ):  # to open a pipe would wait for who writes it
+        elif Path(source).exists() and not Path(source).is_file():  # a pipe would wait for who writes it
             raise AudioError("unreadable_audio", "not a file")
         else:  # by its number: FFmpeg and soundfile would guess from the name what is in it
-            opened = os.fdopen(os.open(source, os.O_RDONLY | os.O_CLOEXEC), "rb", buffering=0)
+            opened = os.fdopen(os.open(source, os.O_RDONLY), "rb", buffering=0)
         with opened as file, contextlib.closing(_choose(file)) as decoder:
             yield decoder
     except FileNotFoundError as error:
@@ -436,29 +436,21 @@ def _decoder(source: str | bytes | Path) -> Iterator[_Decoder]:
 def _other_file(source: str | bytes | Path) -> str:
     """What is there in place of a missing file: one of its name with another suffix, beside it or a folder away."""
     missing = Path(os.fsdecode(source))
-    others = (
-        _files_in(folder).get(missing.stem)
-        for folder in (missing.parent, *_folders_in(missing.parent.parent))
-    )
-    found = next(filter(None, others), None)
+    found = _files_near(missing.parent).get(missing.stem)
     return f", but {os.path.relpath(found, missing.parent.parent)} is there" if found else ""
 
 
 @functools.lru_cache(maxsize=32)
-def _files_in(folder: Path) -> dict[str, Path]:
-    """The audio files of a folder by their names without suffix."""
-    try:
-        return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() in AUDIO_SUFFIXES}
-    except OSError:
-        return {}
-
-
-@functools.lru_cache(maxsize=32)
-def _folders_in(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if path.is_dir())[:_FOLDERS]
-    except OSError:
-        return []
+def _files_near(folder: Path) -> dict[str, Path]:
+    """The audio files of a folder, and of some folders beside it, by their names without suffix."""
+    found: dict[str, Path] = {}
+    with contextlib.suppress(OSError):
+        beside = sorted(path for path in folder.parent.iterdir() if path.is_dir())[:_FOLDERS]
+        for place in (folder, *beside):
+            for path in sorted(place.iterdir()) if place.is_dir() else ():
+                if path.suffix.lower() in AUDIO_SUFFIXES:
+                    found.setdefault(path.stem, path)
+    return found
 
 
 def _choose(file: BinaryIO) -> _Decoder:

@@ -7,18 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.data.audio import AudioSource
+from trainer.data.audio import AudioSource, Span
 from trainer.data.columns import PLAIN, SOURCE_COLUMN, Origin, cell_text
 from trainer.data.embedded import EmbeddedAudio
-from trainer.data.segments import Span
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Clip:
     """One example: a stretch of speech and what is said in it."""
 
-    name: str
-    """The file as the data set names it, for messages and lists."""
+    recording: str
+    """The file as the data set names it, of which the clip may be a part."""
     text: str
     """The transcript as the data set has it; empty where there is none."""
     path: str = ""
@@ -37,9 +36,9 @@ class Clip:
     """The one that is decoded, from 1; None is the mean of all."""
 
     @property
-    def recording(self) -> str:
-        """The file as the data set names it, of which the clip may be a part."""
-        return self.name if self.span is None else self.name.rpartition(" [")[0]
+    def name(self) -> str:
+        """The file and the part of it, for messages and lists."""
+        return self.recording if self.span is None else f"{self.recording} [{self.span.told()}]"
 
     def cell(self, column: str) -> str:
         """What the clip's row has in a column of the data (speaker, accent ...); empty where it has none.
@@ -54,8 +53,7 @@ class Clip:
     def source(self) -> AudioSource:
         """Path or content of the audio file and what of it is the clip, as `read_audio` takes it."""
         file = self.path if self.embedded is None else self.embedded.read(self.row)
-        span = self.span or _WHOLE
-        return AudioSource(file, self.channel, span.start, span.end, span.problem)
+        return AudioSource(file, self.channel, self.span)
 
     def identity(self, seen: dict[str, str]) -> str:
         """What changes when the audio does: which files hold it, or are named by its row, and their last change.
@@ -72,9 +70,6 @@ class Clip:
         named = self.embedded.file(self.row)
         beside = f"|{_file_identity(named, seen)}" if named else ""
         return f"{files}[{self.row}]{self.embedded.column}/{self.name}{beside}{part}"
-
-
-_WHOLE = Span(0.0, None)
 
 
 def _file_identity(path: str, seen: dict[str, str]) -> str:

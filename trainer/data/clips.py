@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
@@ -14,15 +13,12 @@ from trainer.data.columns import (
     PLAIN,
     Origin,
     Part,
-    audio_path,
     cell_text,
-    find_audio_column,
     find_text_column,
     language_filter,
     named,
     other_text_columns,
     parse_row_filter,
-    row_origins,
     select_parts,
     shown,
     some,
@@ -31,7 +27,7 @@ from trainer.data.columns import (
 from trainer.data.drops import HELD_OUT, OTHER_SPLIT, Drop, check_tokens, check_usable, empty_text, is_usable
 from trainer.data.grouping import text_key
 from trainer.data.kept_splits import UNMARKED, read_kept_splits
-from trainer.data.segments import find_segments, told_times
+from trainer.data.segments import clips_of_rows
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
 from trainer.data.splits import complete_by_source, cut_splits, find_splits, leave_out_shared_files, told_of
 from trainer.data.tables.table import Table
@@ -359,66 +355,6 @@ def _divide_by_column(group: Sequence[Table], columns: Sequence[str | None]) -> 
         for split, positions in rows.items():
             parts.setdefault(split, []).append((table, positions))
     return parts
-
-
-def clips_of_rows(
-    config: TrainConfig,
-    table: Table,
-    rows: Sequence[int],
-    split: str,
-    origin: Origin = PLAIN,
-    *,
-    window: float | None = None,
-) -> tuple[list[Clip], list[str]]:
-    """The clips of some rows, and notes on their times.
-
-    `split` is for the names of those that have none, `window` as of `load_clips`.
-
-    Names of a data file's clips begin with that of their source, since several may call their files alike.
-
-    Raises:
-        DataError: a column is not there, or a row's language or task is none.
-    """
-    audio, text = find_audio_column(config, table), find_text_column(config, table)
-    origins = row_origins(config, table, origin)
-    before = f"{origin.source}/" if origin.source else ""
-    clips = []
-    files: dict[str, tuple[str, str]] = {}  # of which rows may name each many times
-    for segment in find_segments(config, table, rows, audio, text, window=window):
-        row, column = segment.row, table.embedded.get(audio)
-        if column is not None:
-            path, name = "", column.names[row]
-        else:
-            told = audio_path(table.columns[audio][row])
-            if told not in files:
-                files[told] = table.find(told), _below(told, table.bases)
-            path, name = files[told]
-        name = f"{before}{name or f'{split}[{row}]'}"
-        if segment.span is not None:
-            name = f"{name} [{segment.span.told()}]"
-        clips.append(
-            Clip(
-                name,
-                segment.text,
-                path,
-                column,
-                row,
-                table.columns,
-                origins(row),
-                segment.span,
-                config.audio_channel,
-            )
-        )
-    return clips, told_times(table, len(rows), [(clip.path, clip.row, clip.span) for clip in clips])
-
-
-def _below(told: str, bases: Sequence[Path]) -> str:
-    """A path in full relative to the table that it stands in, as if the data set had been meant to move."""
-    if told.startswith("/"):
-        for base in bases:
-            if told.startswith(beginning := f"{base.absolute()}/"):
-                return told.removeprefix(beginning)
-    return told
 
 
 def _require_rows(

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from trainer.config import TrainConfig
 from trainer.data.tables.table import Table
-from trainer.data.text import TOKEN
+from trainer.data.text import TOKEN, word_gap
 from trainer.errors import ConfigError, DataError
 from trainer.languages import language_code
 
@@ -134,10 +134,12 @@ def other_text_columns(config: TrainConfig, table: Table, taken: str) -> list[st
     return [name for name in table.columns if name != taken and name.lower() in _text_names(config)]
 
 
-def transcript(config: TrainConfig, value: Any) -> str:
+def transcript(config: TrainConfig, value: Any, origin: Origin = PLAIN) -> str:
     """The text in a cell, without Whisper's own tokens where these are to be dropped."""
     text = cell_text(value)
-    return " ".join(TOKEN.sub(" ", text).split()) if config.strip_tokens and "<|" in text else text
+    if not (config.strip_tokens and "<|" in text):
+        return text
+    return " ".join(TOKEN.sub(word_gap(origin.config(config)), text).split())
 
 
 def shown(text: str) -> str:

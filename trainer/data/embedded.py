@@ -18,11 +18,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+RATE_COLUMN = "sampling_rate"
+"""Column with the rates of audio that is a list of samples."""
+
+
 class EmbeddedAudio(abc.ABC):
     """A column with audio inside."""
 
     def __init__(
-        self, column: str, names: Sequence[str | None], origin: Sequence[str], bases: Sequence[Path]
+        self,
+        column: str,
+        names: Sequence[str | None],
+        rates: Sequence[int | None] | None,
+        origin: Sequence[str],
+        bases: Sequence[Path],
     ) -> None:
         self.column = column
         """Its name."""
@@ -30,11 +39,15 @@ class EmbeddedAudio(abc.ABC):
         """The file name that goes with each row, where there is one."""
         self.origin = origin
         """Files that hold the column; which they are and when they changed stands for the content."""
-        self._bases = bases
+        self._rates, self._bases = rates, bases
 
     @abc.abstractmethod
+    def _cell(self, row: int) -> Any:
+        """What the row has in the column; rows are best asked for in rising order."""
+
     def read(self, row: int) -> bytes | str:
         """Content of the row's audio file, or the path of a file beside; empty where there is neither."""
+        return content_or_path(self._cell(row), self._bases, self._rates[row] if self._rates else None)
 
     def file(self, row: int) -> str:
         """Path of the file that the row names, whether or not it has content too; empty where none is there."""
@@ -42,18 +55,22 @@ class EmbeddedAudio(abc.ABC):
         return path if path and _is_file(Path(path)) else ""
 
 
-def holds_audio(kind: pa.DataType, *, rated: bool = False) -> bool:
+def holds_audio(kind: pa.DataType, *, rated: bool) -> bool:
     """Whether a column of this type holds audio: Hugging Face's {bytes, path} or {array, sampling_rate}, or bytes.
 
-    Lists of numbers do where another column, `sampling_rate`, says how fast they come (`rated`).
+    Lists of numbers, or of one for each channel, do where another column says how fast they come (`rated`).
     """
     import pyarrow as pa
 
-    if pa.types.is_struct(kind):
+    types = pa.types
+    if types.is_struct(kind):
         return any(kind.get_field_index(name) >= 0 for name in ("bytes", "array"))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return rated and bool(pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    number = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind  # an array of `datasets`
+    while types.is_list(number) or types.is_large_list(number) or types.is_fixed_size_list(number):
+        number = number.value_type
+    if number is not kind:
+        return rated and bool(types.is_floating(number) or types.is_integer(number))
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def _has_path(kind: pa.DataType) -> bool:
@@ -128,8 +145,6 @@ def _wav(samples: Sequence[Any], rate: int | None) -> bytes:
 class ParquetAudio(EmbeddedAudio):
     """Audio inside a Parquet file, read forward in small batches: a row group may be larger than memory."""
 
-    RATES = "sampling_rate"
-    """Column with the rates of audio that is a list of samples."""
     _BATCH_ROWS = 16
 
     def __init__(self, path: Path, column: str, bases: Sequence[Path]) -> None:
@@ -143,15 +158,14 @@ class ParquetAudio(EmbeddedAudio):
             if sizes and _has_path(file.schema_arrow.field(column).type):
                 cells = file.read(columns=[f"{column}.path"]).column(0).combine_chunks()
                 names = cells.field("path").to_pylist()
-            rated = self.RATES in file.schema_arrow.names
-            self._rates = file.read(columns=[self.RATES]).column(0).to_pylist() if rated else None
-        super().__init__(column, names, (str(path.absolute()),), bases)
+            rated = RATE_COLUMN in file.schema_arrow.names
+            rates = file.read(columns=[RATE_COLUMN]).column(0).to_pylist() if rated else None
+        super().__init__(column, names, rates, (str(path.absolute()),), bases)
         self._batches: Iterator[tuple[int, list[Any]]] = iter(())
         self._group, self._first = -1, 0
         self._rows: list[Any] = []
 
-    def read(self, row: int) -> bytes | str:
-        """The same; rows are best asked for in rising order."""
+    def _cell(self, row: int) -> Any:
         import pyarrow as pa
 
         group = bisect.bisect_right(self._starts, row) - 1
@@ -163,8 +177,7 @@ class ParquetAudio(EmbeddedAudio):
                 self._first, self._rows = next(self._batches)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{self._path}: column {self.column} cannot be read: {error}") from error
-        rate = self._rates[row] if self._rates else None
-        return content_or_path(self._rows[row - self._first], self._bases, rate)
+        return self._rows[row - self._first]
 
     def _read_group(self, group: int) -> Iterator[tuple[int, list[Any]]]:
         import pyarrow.parquet as pq
@@ -188,8 +201,8 @@ class DatasetAudio(EmbeddedAudio):
             names += cells.field("path").to_pylist() if _has_path(cells.type) else [None] * len(cells)
         # The fingerprint stands for content that was never on disk, and for rows that were picked out.
         files = tuple(str(file["filename"]) for file in data.cache_files)
-        super().__init__(column, names, files or (f"dataset:{data._fingerprint}",), bases)
+        rates = data[RATE_COLUMN][:] if RATE_COLUMN in data.column_names else None
+        super().__init__(column, names, rates, files or (f"dataset:{data._fingerprint}",), bases)
 
-    def read(self, row: int) -> bytes | str:
-        """The same."""
-        return content_or_path(self._data[row][self.column], self._bases)
+    def _cell(self, row: int) -> Any:
+        return self._data[row][self.column]

@@ -252,7 +252,7 @@ def _compute(
         return {"reason": error.reason, "detail": str(error)}, {}
     row = {"frames": features.shape[1], "fill": fill, "samples": len(decoded.samples)}
     row |= {WAVEFORMS: 0, "scale": 1.0}
-    row["audio"] = audio_key(decoded.samples.tobytes() if source.is_part else source.file)
+    row["audio"] = audio_key(decoded.samples.tobytes() if source.span else source.file)
     row["cancelled"] = decoded.cancelled
     arrays = {FEATURES: features}
     if waveforms:

@@ -88,7 +88,7 @@ def check_main_guard() -> None:
 
 def _jobs(sources: Iterable[AudioSource]) -> Iterator[list[AudioSource]]:
     """A few files each, or parts of one."""
-    recordings = itertools.groupby(sources, lambda each: (each.file, each.channel) if each.is_part else None)
+    recordings = itertools.groupby(sources, lambda each: (each.file, each.channel) if each.span else None)
     for recording, group in recordings:
         while job := list(itertools.islice(group, _PARTS if recording else _CHUNK)):
             yield job

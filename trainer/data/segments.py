@@ -1,20 +1,28 @@
-"""Parts of long recordings as clips: rows with a start and an end, joined where they are short and near each other."""
+"""Rows as clips: whole files, or parts of recordings, joined where they are short and near each other."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainConfig
+from trainer.data.audio import WHOLE, Span
+from trainer.data.clip import Clip
 from trainer.data.columns import (
     LANGUAGE_NAMES,
+    PLAIN,
     SPEAKER_NAMES,
+    Origin,
     audio_path,
     cell_text,
+    find_audio_column,
+    find_text_column,
     named,
+    row_origins,
     shown,
     transcript,
 )
@@ -43,68 +51,88 @@ _MILLISECONDS = "_ms"
 """How names of columns end that say their unit."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Span:
-    """Where in its recording a clip is."""
-
-    start: float
-    """Seconds."""
-    end: float | None
-    """`None`: to the end."""
-    problem: str = ""
-    """What is wrong with these times; empty where nothing is."""
-
-    def told(self) -> str:
-        """`12.50-31.20`."""
-        return f"{self.start:.2f}-" + ("" if self.end is None else f"{self.end:.2f}")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Segment:
-    """Rows of a table that are one clip."""
-
-    row: int
-    """The first of them."""
-    text: str
-    span: Span | None
-    """None for a whole file."""
-
-
-def find_segments(
+def clips_of_rows(
     config: TrainConfig,
     table: Table,
-    rows: Iterable[int],
-    audio: str,
-    text: str,
+    rows: Sequence[int],
+    split: str,
+    origin: Origin = PLAIN,
     *,
     window: float | None = None,
-) -> Iterator[Segment]:
-    """The clips of some rows, those of a recording one after the other where rows have times.
+) -> tuple[list[Clip], list[str]]:
+    """The clips of some rows, those of a recording one after the other where rows have times; and notes on their times.
+
+    Names of a data file's clips begin with that of their source, since several may call their files alike.
 
     Args:
-        config: which columns have times, and how much is joined.
+        config: which columns have audio, text and times, and how much is joined.
         table: has the rows.
         rows: their numbers.
-        audio: the column with paths.
-        text: the column with transcripts.
+        split: for the names of those that have none.
+        origin: what the clips have in common.
         window: of the model in seconds, which nothing is joined beyond; by default that of `config.model`.
 
     Raises:
-        DataError: `segment_columns` names a column that is not there, columns may have times and nobody said so, or a
-            time is no number.
+        DataError: a column is not there, may have times and nobody said so, or a row's language, task or time is none.
         ModelError: the model, whose window counts, cannot be found.
     """
-    texts = table.columns[text]
-    if audio in table.embedded and config.segment_columns not in (None, TrainConfig.segment_columns):
+    audio, text = find_audio_column(config, table), find_text_column(config, table)
+    column, texts = table.embedded.get(audio), table.columns[text]
+    if column is not None and config.segment_columns not in (None, TrainConfig.segment_columns):
         raise DataError(
             f"segment_columns={config.segment_columns!r}: the audio lies inside {table.origin}, and only files are "
             "cut; write it to files, or set segment_columns=null if rows are cut already"
         )
-    spans = None if audio in table.embedded else _find_spans(config, table, audio)
+    spans = _find_spans(config, table, audio) if column is None else None
+    origins = row_origins(config, table, origin)
+    before = f"{origin.source}/" if origin.source else ""
+    files: dict[str, tuple[str, str]] = {}  # of which rows may name each many times
+
+    def clip(row: int) -> Clip:
+        if column is not None:
+            path, name = "", column.names[row]
+        else:
+            told = audio_path(table.columns[audio][row])
+            if told not in files:
+                files[told] = table.find(told), _below(told, table.bases)
+            path, name = files[told]
+        own, span = origins(row), spans[row] if spans and spans[row] != WHOLE else None
+        return Clip(
+            f"{before}{name or f'{split}[{row}]'}",
+            transcript(config, texts[row], own),
+            path,
+            column,
+            row,
+            table.columns,
+            own,
+            span,
+            config.audio_channel,
+        )
+
     if spans is None:
-        yield from (Segment(row, transcript(config, texts[row]), None) for row in rows)
-        return
-    wanted = set(rows)
+        return list(map(clip, rows)), []
+    clips = list(_joined_clips(config, table, set(rows), audio, spans, clip, window))
+    return clips, _told_times(table, len(rows), clips)
+
+
+def _below(told: str, bases: Sequence[Path]) -> str:
+    """A path in full relative to the table that it stands in, as if the data set had been meant to move."""
+    if told.startswith("/"):
+        for base in bases:
+            if told.startswith(beginning := f"{base.absolute()}/"):
+                return told.removeprefix(beginning)
+    return told
+
+
+def _joined_clips(
+    config: TrainConfig,
+    table: Table,
+    wanted: set[int],
+    audio: str,
+    spans: list[Span],
+    clip: Callable[[int], Clip],
+    window: float | None,
+) -> Iterator[Clip]:
     most = table.pack_seconds if config.pack_seconds is None else config.pack_seconds
     if most:
         window = window_seconds(load_processor(config).feature_extractor) if window is None else window
@@ -117,15 +145,13 @@ def find_segments(
         files.setdefault(audio_path(value), []).append(row)
     for own in files.values():
         if CUE_COLUMN in table.columns:
-            spans.update(_overlapping(table, own, spans))
-        waiting: Segment | None = None
+            _mark_overlapping(table, own, spans)
+        waiting: Clip | None = None
         last: list[str] | None = None
         for row in sorted(own, key=lambda row: (spans[row].start, row)):
             alike = [cell_text(values[row]) for values in same]
-            new = (
-                Segment(row, transcript(config, texts[row]), _whole_or(spans[row])) if row in wanted else None
-            )
-            joined = _joined(waiting, new, most, word_gap(config)) if alike == last else None
+            new = clip(row) if row in wanted else None
+            joined = _joined(config, waiting, new, most) if alike == last else None
             if waiting is not None and joined is None:
                 yield waiting
             waiting, last = joined or new, alike
@@ -133,12 +159,7 @@ def find_segments(
             yield waiting
 
 
-def _whole_or(span: Span) -> Span | None:
-    """None where a row has no times: its file is the clip."""
-    return span if span.start or span.end is not None or span.problem else None
-
-
-def _joined(one: Segment | None, other: Segment | None, most: float, gap: str) -> Segment | None:
+def _joined(config: TrainConfig, one: Clip | None, other: Clip | None, most: float) -> Clip | None:
     """Both as one, where they are near each other and no longer than wanted together."""
     if one is None or other is None or one.span is None or other.span is None:
         return None
@@ -150,7 +171,8 @@ def _joined(one: Segment | None, other: Segment | None, most: float, gap: str) -
     end = max(first.end, second.end)
     if not -_OVERLAP <= second.start - first.end <= _LONGEST_PAUSE or end - first.start > most:
         return None
-    return Segment(one.row, f"{one.text}{gap}{other.text}", Span(first.start, end))
+    text = f"{one.text}{word_gap(one.origin.config(config))}{other.text}"
+    return dataclasses.replace(one, text=text, span=Span(first.start, end))
 
 
 def _time_columns(config: TrainConfig, table: Table) -> tuple[str, str] | None:
@@ -186,32 +208,27 @@ def _both(names: Sequence[str], columns: Iterable[str]) -> tuple[str, str] | Non
     return (found[0], found[1]) if found[0] is not None and found[1] is not None else None
 
 
-def _find_spans(config: TrainConfig, table: Table, audio: str) -> dict[int, Span] | None:
+def _find_spans(config: TrainConfig, table: Table, audio: str) -> list[Span] | None:
     """Where in its recording each row is; None where rows are whole files."""
     if config.segment_columns is None:
         return None
-    cells = table.columns[audio]
-    if any(isinstance(cell, Mapping) and _both(("start_time", "end_time"), cell) for cell in cells):
-        names = ("start_time", "end_time")
+    cells, names, pairs = table.columns[audio], ("start_time", "end_time"), list[Sequence[Any]]()
+    if any(isinstance(cell, Mapping) and _both(names, cell) for cell in cells):
         pairs = [[cell.get(name) if isinstance(cell, Mapping) else None for name in names] for cell in cells]
-        return _spans(table, names, pairs)
-    found = _time_columns(config, table)
-    if found is None:
+    elif (found := _time_columns(config, table)) is not None:
+        names, pairs = found, list(zip(*(table.columns[name] for name in found), strict=True))
+    else:
         return None
-    return _spans(table, found, list(zip(*(table.columns[name] for name in found), strict=True)))
-
-
-def _spans(table: Table, names: tuple[str, str], values: Sequence[Sequence[Any]]) -> dict[int, Span]:
-    spans = {}
+    spans = []
     lengths = names[1].lower().startswith(_LENGTHS)
-    for row, pair in enumerate(values):
+    for row, pair in enumerate(pairs):
         first, until = (_seconds(table, row, name, value) for name, value in zip(names, pair, strict=True))
         begin = first or 0.0
         until = until + begin if lengths and until is not None else until
         problem = ""
         if until is not None and until <= begin:
             problem = f"{table.place(row)}: ends at {until:.2f} s, and begins at {begin:.2f} s"
-        spans[row] = Span(begin, until, problem)
+        spans.append(Span(begin, until, problem))
     return spans
 
 
@@ -231,15 +248,9 @@ def _seconds(table: Table, row: int, column: str, value: Any) -> float | None:
     return number / 1000 if column.lower().endswith(_MILLISECONDS) else number
 
 
-def told_times(table: Table, rows: int, clips: Sequence[tuple[str, int, Span | None]]) -> list[str]:
-    """What a user should know of the times of a table's clips before any is heard.
-
-    Args:
-        table: whose clips they are.
-        rows: of which they were made.
-        clips: the file of each, the first of its rows, and where it is.
-    """
-    parts = [(file, span.start, row, span) for file, row, span in clips if span is not None]
+def _told_times(table: Table, rows: int, clips: Sequence[Clip]) -> list[str]:
+    """What a user should know of the times of a table's clips, which were made of so many rows, before any is heard."""
+    parts = [(clip.path, clip.span.start, clip.row, clip.span) for clip in clips if clip.span is not None]
     notes = [f"{span.problem}; it is left out" for *_, span in parts if span.problem]
     if len(notes) > _MOST_TOLD:
         notes[_MOST_TOLD:] = [f"{len(notes) - _MOST_TOLD:,} more are left out for their times"]
@@ -262,7 +273,7 @@ def told_times(table: Table, rows: int, clips: Sequence[tuple[str, int, Span | N
     return notes
 
 
-def _overlapping(table: Table, rows: Sequence[int], spans: dict[int, Span]) -> dict[int, Span]:
+def _mark_overlapping(table: Table, rows: Sequence[int], spans: list[Span]) -> None:
     """Cues of one recording whose times cannot be: rows of other tables may overlap, as people do."""
     wrong: dict[int, str] = {}
     for one, other in itertools.pairwise(rows):
@@ -274,7 +285,5 @@ def _overlapping(table: Table, rows: Sequence[int], spans: dict[int, Span]) -> d
         elif first.end is not None and first.end - second.start > _OVERLAP:
             wrong[one] = f"ends at {first.end:.2f} s, the next cue begins at {second.start:.2f} s"
             wrong[other] = f"begins at {second.start:.2f} s, the cue before it ends at {first.end:.2f} s"
-    return {
-        row: dataclasses.replace(spans[row], problem=f"{table.place(row)}: {what}")
-        for row, what in wrong.items()
-    }
+    for row, what in wrong.items():
+        spans[row] = dataclasses.replace(spans[row], problem=f"{table.place(row)}: {what}")

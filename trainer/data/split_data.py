@@ -9,13 +9,7 @@ import numpy as np
 
 from trainer.config import TrainConfig
 from trainer.data.clip import Clip
-from trainer.data.clips import (
-    ClipTable,
-    clips_of_rows,
-    divide_by_split,
-    load_clips,
-    origin_of,
-)
+from trainer.data.clips import ClipTable, divide_by_split, load_clips, origin_of
 from trainer.data.columns import (
     PLAIN,
     SOURCE_COLUMN,
@@ -31,6 +25,7 @@ from trainer.data.drops import Drop, check_drops, check_tokens, is_usable
 from trainer.data.kept_splits import read_kept_splits
 from trainer.data.labels import check_languages, make_labels
 from trainer.data.prepared import PreparedSplit, find_features
+from trainer.data.segments import clips_of_rows
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
 from trainer.data.splits import split_of_role, subset, told_of
 from trainer.data.text import has_words

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -145,6 +146,15 @@ READ = {
         SHOWS,
         settings={"segment_columns": "start_ms,end_ms"},
     ),
+    "1.3 rows that are joined in the language of each": Case(
+        {
+            "x.csv": "audio,start,end,text,locale\none.wav,0,1,你好,zh\none.wav,1,2,世界,zh\ntwo.wav,0,1,good,de\n"
+            "two.wav,1,3,day,de\n"
+        },
+        {"你好世界": 2.0, "good day": 3.0},
+        SHOWS,
+        settings={"pack_seconds": 5, "language_column": "locale", "language": "en"},
+    ),
     "06 LJSpeech": Case(
         {"metadata.csv": 'a|one|1\nb|two, quoth"|2\n'},
         {"one": 0.5, 'two, quoth"': 0.6},
@@ -193,6 +203,14 @@ READ = {
         {"x.csv": "\ufeffsep=;\r\naudio;text\r\na.wav;one\r\nb.wav;two\r\n"}
     ),
     "14 Excel's Unicode": Case({"x.csv": "audio\ttext\r\na.wav\tone\r\nb.wav\ttwo\r\n".encode("utf-16")}),
+    "11 tokens in the language of each row": Case(
+        {
+            "x.csv": "audio,text,locale\na.wav,<|0.00|>你好<|1.00|><|1.00|>世界<|2.00|>,zh\n"
+            "b.wav,<|0.00|>one<|1.00|><|1.00|>more<|2.00|>,de\n"
+        },
+        {"你好世界": 0.5, "one more": 0.6},
+        settings={"strip_tokens": True, "language_column": "locale"},
+    ),
     "16 silence": Case(
         {"x.csv": "audio,text\na.wav,one\nb.wav,\n"}, {"one": 0.5, "": 0.6}, settings={"empty_text": "keep"}
     ),
@@ -392,32 +410,54 @@ def test_03_validated_clips_beside_dev_and_test(tmp_path: Path, config: TrainCon
     assert any("6 with a file that is in another split too" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("written", ["parquet", "save_to_disk"])
 @pytest.mark.parametrize(
-    ("flat", "kind", "scale"),
+    ("flat", "channels", "kind", "scale"),
     [
-        (False, pa.float32(), 1.0),
-        (True, pa.float32(), 1.0),
-        (True, pa.float32(), 2.0**15),
-        (True, pa.int16(), 2.0**15),
-        (True, pa.int32(), 2.0**31),
+        (False, None, pa.float32(), 1.0),
+        (False, "first", pa.float32(), 1.0),
+        (True, None, pa.float32(), 1.0),
+        (True, "first", pa.float32(), 1.0),
+        (True, "last", pa.float32(), 1.0),
+        (True, None, pa.float32(), 2.0**15),
+        (True, None, pa.int16(), 2.0**15),
+        (True, "last", pa.int32(), 2.0**31),
     ],
 )
-def test_13_samples_in_parquet(tmp_path: Path, flat: bool, kind: pa.DataType, scale: float) -> None:
+def test_13_samples_in_the_table(
+    tmp_path: Path, written: str, flat: bool, channels: str | None, kind: pa.DataType, scale: float
+) -> None:
+    """Of two channels, in either order, the mean is taken."""
     sounds = {"one": tone(0.5), "two": tone(0.6)}
     cells = [(sound.astype(float) * scale * 0.999).tolist() for sound in sounds.values()]
     if pa.types.is_integer(kind):
         cells = [list(map(int, cell)) for cell in cells]
+    if channels is not None:
+        both = [np.array([cell, np.zeros_like(cell)]) for cell in cells]
+        cells = [(pair if channels == "first" else pair.T).tolist() for pair in both]
+        kind = pa.list_(kind)
     if flat:
         columns = {"audio": pa.array(cells, pa.list_(kind)), "sampling_rate": [RATE] * 2}
     else:
-        columns = {"audio": [{"array": cell, "path": "a.wav", "sampling_rate": RATE} for cell in cells]}
-    pq.write_table(pa.table({**columns, "text": list(sounds)}), tmp_path / "x.parquet")
-    clips = [
-        clip for clips in load(tmp_path / "x.parquet", validation_share=0.5).splits.values() for clip in clips
-    ]
+        columns = {
+            "audio": [
+                {"array": cell, "path": f"{at}.wav", "sampling_rate": RATE} for at, cell in enumerate(cells)
+            ]
+        }
+    table = pa.table({**columns, "text": list(sounds)})
+    if written == "parquet":
+        pq.write_table(table, tmp_path / "x.parquet")
+    else:
+        from datasets import Dataset
+
+        Dataset(table).save_to_disk(tmp_path / "x")
+    data = next(tmp_path.iterdir())
+    clips = [clip for clips in load(data, validation_share=0.5).splits.values() for clip in clips]
+    assert len(clips) == 2
     for clip, (_, decoded) in zip(clips, decode_each(clip.source() for clip in clips), strict=True):
         assert not isinstance(decoded, AudioError)
-        assert abs(decoded.samples - 0.999 * sounds[clip.text]).max() < 1e-4
+        expected = 0.999 * sounds[clip.text] / (1 if channels is None else 2)
+        assert len(decoded.samples) == len(expected) and abs(decoded.samples - expected).max() < 1e-4
 
 
 def test_13_audio_in_the_table_is_not_cut(tmp_path: Path) -> None:

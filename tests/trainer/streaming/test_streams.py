@@ -110,10 +110,12 @@ def test_hours_need_a_stream() -> None:
         TrainConfig(max_hours=2.0)
 
 
-@pytest.mark.parametrize("kind", ["array", "list", "list of whole numbers"])
+@pytest.mark.parametrize("kind", ["array", "list", "list of whole numbers", "list of channels"])
 def test_samples_in_lists_are_heard(small_config: TrainConfig, tmp_path: Path, kind: str) -> None:
     def samples(row: dict[str, Any]) -> dict[str, Any]:
         found = read_audio(row["audio"]["bytes"]).tolist()
+        if "channels" in kind:
+            found = [found, found]
         if "whole" in kind:
             found = [round(2**15 * sample) for sample in found]
         if kind != "array":

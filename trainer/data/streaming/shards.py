@@ -19,7 +19,7 @@ import fsspec
 from fsspec.implementations.arrow import ArrowFSWrapper
 
 from trainer.config import TrainConfig
-from trainer.data.embedded import ParquetAudio, content_or_path
+from trainer.data.embedded import RATE_COLUMN, content_or_path
 from trainer.data.sources import BUCKETS, load_hub_dataset, split_role
 from trainer.errors import DataError
 
@@ -135,11 +135,12 @@ def _plain_rows(dataset: datasets.IterableDataset) -> Iterator[dict[str, Any]]:
     }
     for row in dataset:
         plain: dict[str, Any] = {}
-        rate = row.get(ParquetAudio.RATES)
+        rate = row.get(RATE_COLUMN)
         for name, value in row.items():
-            listed = (
-                bool(rate) and isinstance(value, list) and bool(value) and isinstance(value[0], int | float)
-            )
+            sample = value
+            while isinstance(sample, list) and sample:
+                sample = sample[0]
+            listed = bool(rate) and isinstance(value, list) and isinstance(sample, int | float)
             if listed or (isinstance(value, dict) and value.get("array") is not None):
                 path = None if listed else value.get("path")
                 plain[name] = {"bytes": content_or_path(value, (), rate), "path": path}

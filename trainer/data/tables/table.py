@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.data.audio import AUDIO_SUFFIXES
-from trainer.data.embedded import DatasetAudio, EmbeddedAudio, ParquetAudio, find_file, holds_audio
+from trainer.data.embedded import (
+    RATE_COLUMN,
+    DatasetAudio,
+    EmbeddedAudio,
+    ParquetAudio,
+    find_file,
+    holds_audio,
+)
 from trainer.data.tables.separated import read_separated
 from trainer.errors import DataError
 
@@ -198,7 +205,7 @@ def _read_parquet(path: Path, bases: tuple[Path, ...]) -> Table:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
             _require_different(path, schema.names)
-            rated = ParquetAudio.RATES in schema.names
+            rated = RATE_COLUMN in schema.names
             embedded = {
                 field.name: ParquetAudio(path, field.name, bases)
                 for field in schema
@@ -222,7 +229,8 @@ def table_of_dataset(data: datasets.Dataset, origin: str, bases: tuple[Path, ...
         if isinstance(feature, Audio):
             data = data.cast_column(name, Audio(decode=False))
     schema = data.features.arrow_schema
-    heavy = [field.name for field in schema if holds_audio(field.type)]
+    rated = RATE_COLUMN in schema.names
+    heavy = [field.name for field in schema if holds_audio(field.type, rated=rated)]
     columns = dict(data.remove_columns(heavy).to_dict()) if len(heavy) < len(schema) else {}
     for name, feature in data.features.items():
         if isinstance(feature, ClassLabel) and name in columns:
