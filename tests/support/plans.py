@@ -9,13 +9,15 @@ from tune.experiments.experiment import Experiment
 from tune.experiments.options import SearchOptions
 from tune.experiments.plan import Plan, make_plan
 from tune.experiments.storage import Storage
+from tune.space.space import load_space
 
 
 def search_plan(
     storage: Storage, name: str | None = None, *, earlier: Experiment | None = None, **options: Any
 ) -> Plan:
     """Of a search with these options."""
-    return make_plan(SearchOptions(**options), storage, name, earlier=earlier)
+    asked = SearchOptions(**options)
+    return make_plan(asked, load_space(asked.space, asked.settings), storage, name, earlier=earlier)
 
 
 def training_plan(*words: object) -> Plan:

@@ -174,6 +174,7 @@ def run(words: list[str]) -> Outcome | None:
     from tune.experiments.plan import make_plan
     from tune.runs.finish import find_finished
     from tune.runs.resume import resume
+    from tune.space.space import load_space
     from tune.util.console import make_console
 
     console, storage, address, resumed = make_console(), arguments.storage, arguments.address, None
@@ -186,7 +187,8 @@ def run(words: list[str]) -> Outcome | None:
             options, earlier = SearchOptions().changed(given), None
             if options.warm_start is not None:
                 earlier = Experiment.read(find_finished(options.warm_start, storage))
-            plan = make_plan(options, storage, arguments.experiment, address=address, earlier=earlier)
+            space = load_space(options.space, options.settings)
+            plan = make_plan(options, space, storage, arguments.experiment, address=address, earlier=earlier)
     if arguments.dry_run:
         from tune.runs.dry_run import show_plan
 

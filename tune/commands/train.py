@@ -138,6 +138,7 @@ def plan_training(arguments: argparse.Namespace, asked: dict[str, Any]) -> Plan:
     from tune.experiments.plan import make_plan
     from tune.experiments.training_settings import notes_on_taken, training_settings
     from tune.runs.finish import find_finished
+    from tune.space.space import space_of_one
 
     storage, origin = arguments.storage, None
     if arguments.origin is not None:
@@ -149,7 +150,8 @@ def plan_training(arguments: argparse.Namespace, asked: dict[str, Any]) -> Plan:
     options = SearchOptions(
         kind="training", settings=merged.settings, trials=1, finalists=0, workers_per_trial=workers
     ).changed(given_options(arguments))
-    plan = make_plan(options, storage, arguments.name, address=arguments.address, notes=merged.notes)
+    space, notes = space_of_one(merged.settings), merged.notes
+    plan = make_plan(options, space, storage, arguments.name, address=arguments.address, notes=notes)
     if origin is not None and merged.taken is not None:
         notes = notes_on_taken(asked, origin.name, merged.taken, plan.base)
         plan = dataclasses.replace(plan, notes=(*plan.notes, *notes))

@@ -18,7 +18,6 @@ from tune.experiments.mlflow_store import absolute_tracking_uri, default_trackin
 from tune.search.guards import Guard
 from tune.search.scheduler import LEAST_STEPS, rung_grid
 from tune.space.parameters import FloatParameter, Parameter
-from tune.space.space import load_space, space_of_one
 from tune.util.console import short_path, short_value
 from tune.util.errors import ConfigError, ExperimentError, ResourceError, SpaceError
 
@@ -332,6 +331,7 @@ def _points_of(parameter: Parameter) -> list[Any]:
 
 def make_plan(
     options: SearchOptions,
+    space: SearchSpace,
     storage: Storage,
     name: str | None = None,
     *,
@@ -343,6 +343,7 @@ def make_plan(
 
     Args:
         options: what is asked for.
+        space: what is searched, as its file has it; without ranges for a training.
         storage: where the experiment goes.
         name: its name; by default that of the space or the model, with the time.
         address: the Ray cluster to join.
@@ -350,13 +351,12 @@ def make_plan(
         notes: what the user should know of the settings.
 
     Raises:
-        UserError: the space, a setting, the model or the experiment's name cannot be used.
+        UserError: an option, a setting, the model or the experiment's name cannot be used.
     """
     from trainer.model.processor import load_processor
 
     options.check()
     training = options.kind == "training"
-    space = space_of_one(options.settings) if training else load_space(options.space, options.settings)
     base = TrainConfig.from_dict(
         {"cache_dir": str(storage.feature_cache), "seed": options.seed, **space.fixed}
     ).replace(workers=options.workers_per_trial)
