@@ -13,7 +13,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from mlflow_tables import copy_tables
+from mlflow_server import copy_tables
 
 from trainer.config import TrainConfig
 from trainer.threads import one_torch_thread
@@ -26,7 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not os.environ.get("TEST_GPU"):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ["TUNE_WHISPER_PRETEND_GPUS"] = "1"  # many tell Ray of GPUs that are not there
-# What the processes of one run share lies under this name (see `mlflow_tables.shared_folder`).
+# What the processes of one run share lies under this name (see `mlflow_server.shared_folder`).
 os.environ.setdefault("TEST_RUN", str(os.getpid()))
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "benchmarks"))  # the made-up curves and the simulator
@@ -80,7 +80,7 @@ def _copied_tables() -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Remove what searches of runs of yesterday and before shared (see `mlflow_tables.shared_folder`)."""
+    """Remove what searches of runs of yesterday and before shared (see `mlflow_server.shared_folder`)."""
     for folder in (Path(tempfile.gettempdir()) / f"tune-whisper-tests-{os.getuid()}").glob("*"):
         if time.time() - folder.stat().st_mtime > 86_400:
             shutil.rmtree(folder, ignore_errors=True)

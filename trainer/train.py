@@ -8,14 +8,13 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from trainer.config import TrainConfig
-from trainer.errors import DataError, DivergedError
+from trainer.errors import ConfigError, DataError, DivergedError
 from trainer.memory import within_micro_batch
 from trainer.model.processor import load_processor
-from trainer.model.rates import default_learning_rate
-from trainer.model.whisper import limit_training, load_model, load_model_config
+from trainer.model.whisper import limit_training, load_model
 from trainer.optimizers import check_installed
 from trainer.report import Keeper, Report, ignore
 from trainer.scoring.alignment import ClipErrors
@@ -118,6 +117,8 @@ def plan_batches(
     """
     weights, epoch = None, float(n_train if isinstance(n_train, int) else n_train.epoch_samples)
     if not isinstance(n_train, int):
+        if config.streaming:
+            config = with_samples(config, cast("TrainStream", n_train))
         weights, n_train = n_train.weights(config.weights), n_train.n_clips
 
     def plan(points: tuple[int, ...]) -> BatchPlan:
@@ -164,7 +165,7 @@ def train(
     """Fine-tune `config.model` on prepared data and report every evaluation with its checkpoint.
 
     Args:
-        config: what to train; a missing learning rate is the default of the model's size.
+        config: what to train, with a learning rate.
         data: features and clips, as `prepare(config, waveforms=config.augments)` makes them.
         report: called on every evaluation point with WER and checkpoint, and in between with the loss.
         keeper: hears of evaluations in place of `report`, and decides what follows and what is saved where; of that
@@ -178,7 +179,7 @@ def train(
 
     Raises:
         DataError, ModelError: the data or the model cannot be used.
-        ConfigError: the optimiser's package is not installed.
+        ConfigError: the optimiser's package is not installed, or there is no learning rate.
         CheckpointError: `resume_from` is not whole.
         DiskFullError: a checkpoint does not fit on the disk.
     """
@@ -188,24 +189,20 @@ def train(
     started = time.monotonic()
     check_world(config)
     check_installed(config.optimizer)
+    if config.learning_rate is None:
+        raise ConfigError(
+            "learning_rate: is missing; `trainer.model.rates.default_learning_rate` has a usual one"
+        )
     if resume_from is not None:
         check_resumable(resume_from)
-    if config.learning_rate is None:
-        config = config.replace(learning_rate=default_learning_rate(config))
     config = within_micro_batch(config)
-    config, augmented = with_samples(config, data.stream), None
-    if data.stream is not None:
-        plan = plan_batches(config, data.stream)
-    else:
-        train_split = data.splits["train"]
-        augmented = _augmented(config, data) if config.augments else None
-        lengths: Frames = augmented.frames if augmented else train_split.all_frames()
-        plan = plan_batches(config, train_split, lengths if varies(config) else None)
     alone = process_group_of_one() if config.deepspeed else contextlib.nullcontext()
     with alone, scratch_folder(config) as scratch:
         folder = output_dir or scratch
         measured = data.splits["validation"] if clips is None else data.splits["validation"].only(clips)
-        trainer = _make_trainer(config, data, measured, plan, folder, augmented)
+        trainer = make_trainer(config, data, measured, folder)
+        plan = trainer.plan
+        assert plan is not None
         reporting = ReportingKeeper(report, folder, keep=output_dir is not None)
         saver = CheckpointSaver(config, trainer, keeper or reporting)
         callback = ReportingCallback(config, plan, report, saver)
@@ -254,7 +251,7 @@ def evaluate(
         # Where nothing is trained the model is measured as it will be used, unless told otherwise.
         whole = config.full_window_evaluation or not as_in_training
         chosen = data.splits[split] if clips is None else data.splits[split].only(clips)
-        trainer = _make_trainer(config, data, chosen, None, Path(scratch), whole=whole)
+        trainer = make_trainer(config, data, chosen, Path(scratch), training=False, whole=whole)
         began = time.monotonic()
         metrics = trainer.evaluate()
     return Evaluation(
@@ -272,25 +269,25 @@ def evaluate(
     )
 
 
-def _augmented(config: TrainConfig, data: PreparedData) -> AugmentedSplit:
-    """The training clips as they are to be heard."""
-    from trainer.training.augmented import AugmentedSplit  # SciPy, which most trainings do without
-
-    full = 2 * int(load_model_config(config).max_source_positions)
-    return AugmentedSplit(config, data, load_processor(config).feature_extractor, full)
-
-
-def _make_trainer(
+def make_trainer(
     config: TrainConfig,
     data: PreparedData,
     evaluation: PreparedSplit,
-    plan: BatchPlan | None,
     folder: Path,
-    augmented: AugmentedSplit | None = None,
     *,
+    training: bool = True,
     whole: bool | None = None,
 ) -> WhisperTrainer:
-    """A trainer over the prepared data; without a plan it can only evaluate, on the `whole` window unless told."""
+    """The stock trainer of transformers, extended, over the prepared data.
+
+    Args:
+        config: the settings; with a `training` its learning rate among them.
+        data: what is trained on, and the lengths by which windows go.
+        evaluation: the clips that are measured.
+        folder: for checkpoints.
+        training: whether it can train; else it only evaluates.
+        whole: whether it evaluates in the model's whole window; None is as the settings say.
+    """
     import torch
     from transformers import set_seed
 
@@ -305,17 +302,27 @@ def _make_trainer(
     set_seed(config.seed)
     processor = load_processor(config)
     model: WhisperForConditionalGeneration = load_model(config, processor)
-    if plan is not None:
+    full = 2 * int(model.config.max_source_positions)
+    plan: BatchPlan | None = None
+    augmented: AugmentedSplit | None = None
+    frames: Frames | None = None
+    if training:
+        if config.augments and data.stream is None:
+            from trainer.training.augmented import AugmentedSplit  # SciPy, which most trainings do without
+
+            augmented = AugmentedSplit(config, data, processor.feature_extractor, full)
+        if varies(config) and data.stream is None:
+            frames = augmented.frames if augmented else data.splits["train"].all_frames()
+        plan = plan_batches(config, data.train, frames)
         allow_taught(model.generation_config, config, data, processor)
         limit_training(model, config)
     # After the model: arguments with ZeRO 3 make transformers load it in pieces, where it cannot compute
     # Whisper's sinusoid positions (5.23). DeepSpeed splits it among the workers afterwards.
     arguments = training_arguments(config, plan, str(folder))
-    full = 2 * int(model.config.max_source_positions)
     window = window_frames(config, data, full)
     model.config.mask_time_length = min(config.mask_time_length, window)  # longer ones are refused
     if whole is None:
-        whole = plan is None or config.full_window_evaluation
+        whole = config.full_window_evaluation
     own = varies(config) if plan is None else plan.frames is not None
     # The same weights everywhere, but dropout and augmentation of each worker's own: with this the stock trainer
     # seeds once more when it is made.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mlflow_tables import shared_folder
+from mlflow_server import shared_folder
 from search_process import QUICK, Search, share_features
 
 NAME = "small"

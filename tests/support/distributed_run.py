@@ -26,7 +26,7 @@ from transformers import TrainerCallback
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.data.streaming.stream import StreamedClip
-from trainer.train import _augmented, _make_trainer, plan_batches
+from trainer.train import make_trainer
 from trainer.training import loss
 from trainer.training.distributed import leave_group, scratch_folder
 from trainer.training.streamed import StreamedSplit
@@ -45,8 +45,7 @@ class Gradients(TrainerCallback):
 
 def first_gradient(config: TrainConfig, folder: Path) -> None:
     data = prepare(config)
-    plan = plan_batches(config, len(data.splits["train"]))
-    trainer = _make_trainer(config, data, data.splits["validation"], plan, folder)
+    trainer = make_trainer(config, data, data.splits["validation"], folder)
     gradients = Gradients()
     trainer.add_callback(gradients)
     trainer.train()
@@ -116,8 +115,7 @@ class Draws(TrainerCallback):
 def draw(config: TrainConfig, folder: Path) -> None:
     """Keeps the random numbers of each step, and the weights before the first."""
     data = prepare(config)
-    plan = plan_batches(config, len(data.splits["train"]))
-    trainer = _make_trainer(config, data, data.splits["validation"], plan, folder)
+    trainer = make_trainer(config, data, data.splits["validation"], folder)
     weights = sum(float(parameter.double().sum()) for parameter in trainer.model.parameters())
     draws = Draws()
     trainer.add_callback(draws)
@@ -129,9 +127,9 @@ def draw(config: TrainConfig, folder: Path) -> None:
 def list_samples(config: TrainConfig, folder: Path) -> None:
     """Keeps a digest of each training sample of this worker, as long as its window, by epoch and clip."""
     data = prepare(config, waveforms=True)
-    augmented = _augmented(config, data)
-    plan = plan_batches(config, len(data.splits["train"]), augmented.frames)
-    trainer = _make_trainer(config, data, data.splits["validation"], plan, folder, augmented)
+    trainer = make_trainer(config, data, data.splits["validation"], folder)
+    plan = trainer.plan
+    assert plan is not None
     found = {}
     for batch, clips in zip(
         trainer.get_train_dataloader(), plan.passes(trainer.args.process_index), strict=True

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from mlflow_tables import shared_folder
+from mlflow_server import shared_folder
 from processes import TUNE, Command, family
 
 from tune.experiments.folder import EVENTS_FILE

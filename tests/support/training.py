@@ -7,6 +7,7 @@ from typing import Any
 import trainer.train
 from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedData, prepare
+from trainer.model.rates import default_learning_rate
 from trainer.report import Report, ignore
 from trainer.train import Evaluation, TrainResult
 
@@ -14,7 +15,8 @@ from trainer.train import Evaluation, TrainResult
 def train(
     config: TrainConfig, report: Report = ignore, *, data: PreparedData | None = None, **kinds: Any
 ) -> TrainResult:
-    """As `trainer.train.train`."""
+    """As `trainer.train.train`, by default at the usual rate of the model's size."""
+    config = config.replace(learning_rate=config.learning_rate or default_learning_rate(config))
     return trainer.train.train(config, data or prepare(config, waveforms=config.augments), report, **kinds)
 
 

@@ -238,7 +238,7 @@ def test_the_worst_of_several_sources_has_its_own_interval() -> None:
     assert rate_interval(worst.word_errors, worst.words) in [pytest.approx(each) for each in own]
     nine, nothing = np.full(30, 9), np.zeros(30, int)
     wrong = np.where(np.arange(30) < 6, 9, 1)
-    counts = ErrorCounts(nine - wrong, wrong, nothing, nothing)
+    counts = ErrorCounts(np.stack([nine - wrong, wrong, nothing, nothing]))
     worst = combine({"wer": counts}, ["a"] * 6 + ["b"] * 24, "worst_source")[1]
     assert rate_interval(worst.word_errors, worst.words) == rate_interval(wrong[:6], nine[:6]), "all wrong"
 

@@ -14,9 +14,10 @@ from processes import run_workers
 from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedData, prepare
 from trainer.errors import DataError
+from trainer.model.processor import load_processor
 from trainer.probe import _window
-from trainer.train import _augmented, _make_trainer
-from trainer.training.augmented import augmented_frames
+from trainer.train import make_trainer
+from trainer.training.augmented import AugmentedSplit, augmented_frames
 from trainer.training.window import window_frames
 
 FULL = 400
@@ -68,8 +69,12 @@ def test_samples_are_the_same_for_all_workers_and_splits_of_a_batch(
         assert samples(config.replace(**changes), tmp_path / name) == whole, name
 
 
+def augmented_split(config: TrainConfig, data: PreparedData) -> AugmentedSplit:
+    return AugmentedSplit(config, data, load_processor(config).feature_extractor, FULL)
+
+
 def test_unchanged_clips_have_their_stored_features(config: TrainConfig, data: PreparedData) -> None:
-    augmented, split = _augmented(config.replace(augment=0.5), data), data.splits["train"]
+    augmented, split = augmented_split(config.replace(augment=0.5), data), data.splits["train"]
     same = 0
     for epoch in range(3):
         for clip in range(len(split)):
@@ -82,7 +87,9 @@ def test_unchanged_clips_have_their_stored_features(config: TrainConfig, data: P
                 same += 1
     assert same / (3 * len(split)) == pytest.approx(0.5, abs=0.2)
     shares = ("noise", "reverb", "telephone", "speed")
-    nothing = _augmented(config.replace(augment=1.0, **{f"augment_{name}": 0.0 for name in shares}), data)
+    nothing = augmented_split(
+        config.replace(augment=1.0, **{f"augment_{name}": 0.0 for name in shares}), data
+    )
     for clip in range(len(split)):
         np.testing.assert_array_equal(nothing.features(0, clip)[0], split.features(clip))
         assert nothing.features(0, clip)[1] == split.fill(clip)
@@ -91,7 +98,7 @@ def test_unchanged_clips_have_their_stored_features(config: TrainConfig, data: P
 @pytest.mark.parametrize("window", [None, "batch", 30.0, 3.0])
 def test_every_clip_fits_in_the_window(config: TrainConfig, data: PreparedData, window: Any) -> None:
     config = config.replace(audio_window=window, augment=1.0, augment_strength=3.0, augment_speed=1.0)
-    augmented = _augmented(config, data)
+    augmented = augmented_split(config, data)
     own = window_frames(config, data, FULL)
     assert own <= augmented.window <= FULL
     if isinstance(window, float):
@@ -114,7 +121,7 @@ def test_a_mild_change_needs_little_more_window(config: TrainConfig, data: Prepa
 def test_evaluations_hear_the_clips_as_they_are(
     config: TrainConfig, data: PreparedData, tmp_path: Path
 ) -> None:
-    trainer = _make_trainer(config, data, data.splits["validation"], None, tmp_path)
+    trainer = make_trainer(config, data, data.splits["validation"], tmp_path, training=False)
     (batch,) = trainer.get_eval_dataloader()
     for clip, features in zip(batch["clips"].tolist(), batch["input_features"], strict=True):
         stored = data.splits["validation"].features(clip)
@@ -134,7 +141,8 @@ def test_noises_and_rooms_of_folders(config: TrainConfig, data: PreparedData, tm
     files = config.replace(noise_dir=str(tmp_path / "noises"), augment=1.0, augment_noise=1.0)
     with_files = files.replace(impulse_dir=str(rooms), augment_reverb=1.0)
     first, second, made, dry = (
-        _augmented(each, data) for each in (with_files, with_files, with_files.replace(noise_dir=None), files)
+        augmented_split(each, data)
+        for each in (with_files, with_files, with_files.replace(noise_dir=None), files)
     )
     for clip in range(20):
         found = first.features(0, clip)[0]
@@ -143,7 +151,7 @@ def test_noises_and_rooms_of_folders(config: TrainConfig, data: PreparedData, tm
             assert not np.array_equal(found, other.features(0, clip)[0])
     (noises / "broken.wav").write_bytes(b"RIFF")
     with pytest.raises(DataError, match=r"noise_dir='.*noises': broken.wav: .*; remove or replace the file"):
-        _augmented(with_files, data)
+        augmented_split(with_files, data)
     soundfile.write(rooms / "room.wav", np.zeros(0), 16_000)
     for folder, told in (
         (data.folder, "has no .wav, .flac, .ogg files"),
@@ -151,7 +159,7 @@ def test_noises_and_rooms_of_folders(config: TrainConfig, data: PreparedData, tm
         ("nowhere", "is not a folder"),
     ):
         with pytest.raises(DataError, match=rf"impulse_dir='.*{folder}': {told}"):
-            _augmented(config.replace(impulse_dir=str(folder)), data)
+            augmented_split(config.replace(impulse_dir=str(folder)), data)
 
 
 def test_the_probe_trains_on_changed_clips(config: TrainConfig, data: PreparedData) -> None:

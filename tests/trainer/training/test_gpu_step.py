@@ -22,7 +22,7 @@ from transformers import TrainerCallback
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.scoring.decoding import Decoder
-from trainer.train import _augmented, _make_trainer, plan_batches
+from trainer.train import make_trainer
 from trainer.training.arguments import loader_processes
 from trainer.training.whisper_trainer import WhisperTrainer
 
@@ -69,10 +69,9 @@ class EvaluatesAfter(TrainerCallback):
         control.should_evaluate = state.global_step in self.steps
 
 
-def make_trainer(config: TrainConfig, folder: Path) -> WhisperTrainer:
+def trainer_of(config: TrainConfig, folder: Path) -> WhisperTrainer:
     data = prepare(config)
-    plan = plan_batches(config, len(data.splits["train"]))
-    return _make_trainer(config, data, data.splits["validation"], plan, folder)
+    return make_trainer(config, data, data.splits["validation"], folder)
 
 
 STEPS: list[dict[str, Any]] = [
@@ -92,7 +91,7 @@ def test_the_host_never_waits_within_a_step(
     small_config: TrainConfig, tmp_path: Path, changes: dict[str, Any], apart: bool
 ) -> None:
     operations = Operations()
-    trainer = make_trainer(steps(small_config, changes), tmp_path)
+    trainer = trainer_of(steps(small_config, changes), tmp_path)
     trainer.add_callback(Watched(operations.switch))
     with at_most(BYTES if apart else 2**26), operations:
         trainer.train()
@@ -106,7 +105,7 @@ def test_the_host_never_waits_within_a_step(
 def test_the_host_never_waits_on_a_gpu(
     small_config: TrainConfig, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    trainer = make_trainer(steps(small_config, changes), tmp_path)
+    trainer = trainer_of(steps(small_config, changes), tmp_path)
     trainer.add_callback(Watched(lambda on: torch.cuda.set_sync_debug_mode("error" if on else "default")))
     with at_most(BYTES):
         trainer.train()
@@ -128,7 +127,7 @@ def test_attention_does_not_plan_for_each_shape(small_config: TrainConfig) -> No
 def test_a_gpu_gets_features_as_they_are_stored(small_config: TrainConfig, tmp_path: Path) -> None:
     losses = []
     for half in (False, True):
-        trainer = make_trainer(steps(small_config, {}), tmp_path)
+        trainer = trainer_of(steps(small_config, {}), tmp_path)
         for role, collator in trainer._collators.items():
             assert collator.half is torch.cuda.is_available()
             trainer._collators[role] = dataclasses.replace(collator, half=half)
@@ -167,10 +166,8 @@ def test_on_a_gpu_as_many_processes_load_as_shared_memory_holds(
 
         number = loader_processes(config)
     assert number == expected
-    augmented = _augmented(config, data) if config.augments else None
-    plan = plan_batches(config, data.splits["train"])
     monkeypatch.setattr("trainer.training.arguments.loader_processes", lambda config: number)
-    trainer = _make_trainer(config, data, data.splits["validation"], plan, tmp_path, augmented)
+    trainer = make_trainer(config, data, data.splits["validation"], tmp_path)
     assert trainer.get_train_dataloader().num_workers == expected
     assert trainer.get_eval_dataloader().num_workers == (config.dataloader_workers or 0)
 
@@ -201,7 +198,7 @@ def test_an_evaluation_in_bf16_leaves_the_training_as_it_is(
     )
     learned = []
     for points in ([], [2]):
-        trainer = make_trainer(config, tmp_path)
+        trainer = trainer_of(config, tmp_path)
         trainer.add_callback(EvaluatesAfter(points))
         trainer.train()
         learned.append({name: value.clone() for name, value in trainer.model.state_dict().items()})

@@ -24,11 +24,10 @@ from trainer.data.features import pad_features
 from trainer.data.prepared import prepare
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model, load_model_config
-from trainer.train import _make_trainer
+from trainer.train import make_trainer
 from trainer.training.batches import BatchPlan, PlannedClip
 from trainer.training.collator import WhisperCollator
 from trainer.training.loss import IGNORED
-from trainer.training.window import varies
 
 
 class Gradients(TrainerCallback):
@@ -46,20 +45,16 @@ def first_gradient(
     config: TrainConfig, batch: int, accumulation: int, folder: Path
 ) -> dict[str, torch.Tensor]:
     config = config.replace(
-        train_batch_size=batch, gradient_accumulation_steps=accumulation, max_grad_norm=0.0
+        train_batch_size=batch,
+        gradient_accumulation_steps=accumulation,
+        max_grad_norm=0.0,
+        max_samples=16,
+        evaluations=1,
     )
     data = prepare(config)
-    plan = BatchPlan(
-        n_clips=len(data.splits["train"]),
-        batch_size=batch,
-        accumulation=accumulation,
-        points=(16,),
-        seed=0,
-        frames=data.splits["train"].all_frames() if varies(config) else None,
-        by_length=config.group_by_length,
-    )
-    assert plan.n_steps == 1
-    trainer = _make_trainer(config, data, data.splits["validation"], plan, folder)
+    trainer = make_trainer(config, data, data.splits["validation"], folder)
+    assert trainer.plan is not None
+    assert trainer.plan.n_steps == 1
     gradients = Gradients()
     trainer.add_callback(gradients)
     trainer.train()
@@ -318,7 +313,7 @@ def test_tf32_is_what_each_trial_says(
     found = []
     for wanted in (True, False, True, False):
         config = small_config.replace(tf32=wanted)
-        _make_trainer(config, data, data.splits["validation"], None, tmp_path)
+        make_trainer(config, data, data.splits["validation"], tmp_path, training=False)
         found.append((backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision))
     assert found == [("tf32", "tf32"), ("ieee", "ieee")] * 2
     # Asked in the old way, PyTorch raises where the two ways of setting it contradict each other.

@@ -37,23 +37,15 @@ def freeze(where: str, folder: Path) -> None:
     elif where == "telling":
         Driver.saved = second(Driver.saved)  # type: ignore[method-assign]
     else:
-        writer_of_copies = SavingTrainer.writer_of_copies
+        write = SavingTrainer.write
 
-        def writer(self: SavingTrainer, checkpoint: Path, keep: Any) -> Callable[[], None]:
-            write = writer_of_copies(self, checkpoint, keep)
+        def half(trainer: SavingTrainer, checkpoint: Path, keep: Any) -> None:
+            if (folder / "first").exists():
+                torch.save({"half": torch.zeros(1000)}, checkpoint / "model.safetensors")
+            whole(trainer, checkpoint, keep)
 
-            def half(*args: Any) -> None:
-                if (folder / "first").exists():
-                    torch.save({"half": torch.zeros(1000)}, checkpoint / "model.safetensors")
-
-            def both() -> None:
-                half()
-                stopped()
-
-            stopped = second(write)
-            return both
-
-        SavingTrainer.writer_of_copies = writer  # type: ignore[method-assign]
+        whole = second(write)
+        SavingTrainer.write = half  # type: ignore[method-assign]
 
 
 def main(where: str, folder: str, words: list[str]) -> int:

@@ -110,7 +110,7 @@ def test_experiment_file_is_enough_to_run_it_again(
 ) -> None:
     settings = yaml.safe_load((demo_experiment() / "experiment.yaml").read_text())
     assert settings["rungs"] == RUNGS
-    assert settings["clips"]["train"] == 48
+    assert settings["data"]["clips"]["train"] == 48
     assert settings["versions"]["ray"]
     command = settings["run_again"].split()
     assert command[0] == "tune-whisper"

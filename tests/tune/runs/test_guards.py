@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mlflow_tables import shared_folder
+from mlflow_server import shared_folder
 from rich.console import Console
 from search_process import QUICK, results
 from search_process import Search as Process

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from cut_proxy import CutProxy
 from made_logs import MadeLog, whole_search
-from mlflow_server import Server, children, client_of, only_parent, steps, wait_for
-from mlflow_tables import empty_database
+from mlflow_server import Server, children, client_of, empty_database, only_parent, steps, wait_for
 
 from tune.experiments.results import run_ids
 from tune.tracking.sync import Sync

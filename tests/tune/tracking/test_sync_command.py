@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from cut_proxy import CutProxy
 from made_logs import MadeLog, whole_search
-from mlflow_server import Server, children, client_of, only_parent, steps
-from mlflow_tables import empty_database
+from mlflow_server import Server, children, client_of, empty_database, only_parent, steps
 
 from tune.cli import main
 from tune.commands.sync import sync
