@@ -48,8 +48,15 @@ class Decision:
     """What is saved of it; None for nothing."""
 
 
+Order = Literal["save", "end"]
+"""What a training is asked for between two evaluations: a checkpoint to go on from, after which it may end."""
+
+
 class Keeper(Protocol):
     """Decides on evaluations, and knows where checkpoints go. Each process of a training has one."""
+
+    def order(self) -> Order | None:
+        """What is asked for now; called in the first process alone, after steps, and does not wait."""
 
     def decide(self, metrics: Mapping[str, float]) -> Decision:
         """What follows an evaluation, whose figures are those of a `Report`; called in the first process alone."""
@@ -71,12 +78,12 @@ class Keeper(Protocol):
         metrics: Mapping[str, float],
         keep: Kept,
     ) -> bool | None:
-        """Seal the checkpoint of an evaluation, in the first process, once all have handed over.
+        """Seal a checkpoint, in the first process, once all have handed over.
 
         Args:
             folder: what this node wrote.
             taken: what all nodes handed over.
-            metrics: of the evaluation.
+            metrics: of the evaluation; of what was saved by an `order` the position alone.
             keep: what of it the folder holds.
 
         Returns:

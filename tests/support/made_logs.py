@@ -252,7 +252,7 @@ def _fields(kind: type[Any]) -> set[str]:
 
 
 def _saved(trial: str, seen: int, path: str) -> CheckpointSaved:
-    return CheckpointSaved(trial_id=trial, samples_seen=seen, checkpoint=path, keep="all")
+    return CheckpointSaved(trial_id=trial, samples_seen=seen, epoch=1.0, checkpoint=path, keep="all")
 
 
 TRAINING: dict[str, Any] = {"kind": "training", "trials": 1, "space": {}}

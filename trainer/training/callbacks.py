@@ -67,7 +67,8 @@ class ReportingCallback(TrainerCallback):
         for ever. They count steps instead, as many as take the first worker `log_every_seconds`.
         """
         if args.world_size == 1:
-            return time.monotonic() - self._last_log >= self._config.log_every_seconds
+            late = time.monotonic() - self._last_log >= self._config.log_every_seconds
+            return late or self._saver.is_asked
         if self._first_step is None:
             self._first_step, self._last_log = step, time.monotonic()
         elif self._log_every is None:
@@ -96,8 +97,11 @@ class ReportingCallback(TrainerCallback):
             control.should_training_stop = True
             control.should_evaluate = False
             return control
+        position = self.position(state.global_step)
         if state.is_world_process_zero:
-            self._report({**self.position(state.global_step), **self._logged}, None)
+            self._report({**position, **self._logged}, None)
+        if not self._plan.is_point(state.global_step):  # else the evaluation comes first
+            control.should_training_stop |= not self._saver.obey(position)
         return control
 
     def diverge(self, state: TrainerState) -> None:

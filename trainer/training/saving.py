@@ -14,7 +14,7 @@ from transformers import Seq2SeqTrainer
 
 from trainer.files import has_room
 from trainer.model.adapters import adapter_state, is_adapted, read_adapter, write_adapter
-from trainer.report import Decision, Keeper, Kept, Report
+from trainer.report import Decision, Keeper, Kept, Order, Report
 from trainer.training.checkpoints import (
     checkpoint_bytes,
     disk_full,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from trainer.scoring.alignment import ClipErrors
 
 _KEPT: tuple[Kept | None, ...] = (None, "all", "weights", "errors")
+_ORDERS: tuple[Order | None, ...] = (None, "save", "end")
 
 
 class SavingTrainer(Seq2SeqTrainer):
@@ -96,11 +97,12 @@ def _write_adapted(model: Any, folder: Path, state: Mapping[str, torch.Tensor] |
 
 
 class CheckpointSaver:
-    """Asks what follows each evaluation, and has the checkpoint written where the keeper wants it."""
+    """Asks what follows each evaluation, and what is wanted in between; writes what is to be kept."""
 
     def __init__(self, config: TrainConfig, trainer: SavingTrainer, keeper: Keeper) -> None:
         self._config, self._trainer, self._keeper = config, trainer, keeper
         self._args = trainer.args
+        self._order: Order | None = None
 
     def evaluated(self, metrics: Mapping[str, float]) -> bool:
         """Save what shall be kept of an evaluation; whether the training goes on.
@@ -111,9 +113,33 @@ class CheckpointSaver:
             DiskFullError: there is no room for it.
         """
         decision = self._decide(metrics)
-        keep = decision.keep
-        if keep is None:
+        if decision.keep is None:
             return decision.goes_on
+        return not self._save(metrics, decision.keep, measured=True) and decision.goes_on
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether something is asked for between two evaluations; of the first process."""
+        self._order = self._order or self._keeper.order()
+        return self._order is not None
+
+    def obey(self, position: Mapping[str, float]) -> bool:
+        """Do what is asked for between two evaluations; whether the training goes on.
+
+        Called in all processes after the same step.
+
+        Raises:
+            DiskFullError: there is no room for the checkpoint.
+        """
+        order = self._order if self._args.process_index == 0 and self.is_asked else None
+        (index,) = self._of_first([_ORDERS.index(order)])
+        order, self._order = _ORDERS[index], None
+        if order is not None:
+            self._save(position, "all", measured=False)
+        return order != "end"
+
+    def _save(self, metrics: Mapping[str, float], keep: Kept, *, measured: bool) -> bool:
+        """Write a checkpoint where the keeper wants it; whether that ends the training."""
         folder = self._keeper.begin(int(metrics["samples_seen"]), int(metrics["step"]))
         needed = checkpoint_bytes(self._config, self._trainer.model, keep, share_of_node())
         if local_rank() == 0:  # what a killed process left there, or the step was saved before
@@ -124,7 +150,7 @@ class CheckpointSaver:
         taken: dict[str, Mapping[str, int]] = {}
         with told_when_full(folder, needed):
             self._trainer.write(folder, keep)
-            if self._args.process_index == 0:
+            if self._args.process_index == 0 and measured:
                 write_errors(folder, self._config, self._trainer.utterances)
             wait_for_all(self._args)
             if local_rank() == 0:
@@ -134,18 +160,23 @@ class CheckpointSaver:
                     taken.update(other)
             stop = self._args.process_index == 0 and self._keeper.complete(folder, taken, metrics, keep)
         wait_for_all(self._args)
-        return decision.goes_on and not first_says(self._args, bool(stop))
+        return first_says(self._args, bool(stop))
 
     def _decide(self, metrics: Mapping[str, float]) -> Decision:
         """The first process' decision, in all of them."""
         first = self._args.process_index == 0
         decision = self._keeper.decide(metrics) if first else Decision(False, None)
+        goes_on, keep = self._of_first([int(decision.goes_on), _KEPT.index(decision.keep)])
+        return Decision(bool(goes_on), _KEPT[keep])
+
+    def _of_first(self, values: list[int]) -> list[int]:
+        """The first process' values, in all of them."""
         if self._args.world_size == 1:
-            return decision
-        told = torch.tensor([decision.goes_on, _KEPT.index(decision.keep)], device=self._args.device)
-        torch.distributed.broadcast(told, src=0)
-        goes_on, place = told.tolist()
-        return Decision(bool(goes_on), _KEPT[place])
+            return values
+        shared = torch.tensor(values, device=self._args.device)
+        torch.distributed.broadcast(shared, src=0)
+        found: list[int] = shared.tolist()
+        return found
 
 
 class ReportingKeeper:
@@ -157,6 +188,9 @@ class ReportingKeeper:
         self.checkpoints: dict[int, Path] = {}
         """Folders that stay, by optimiser step."""
         self._last: Path | None = None
+
+    def order(self) -> None:
+        """Nothing: a report ends a training at an evaluation."""
 
     def decide(self, metrics: Mapping[str, float]) -> Decision:
         """It goes on, until the report says otherwise."""

@@ -7,10 +7,10 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainer.report import Decision, Kept
+from trainer.report import Decision, Kept, Order
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -33,12 +33,14 @@ class Start:
     """Those that it can go on from, within the experiment, the first choice first."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Driver:
     """The driver, as the processes of a training reach it from any node."""
 
     channel: ActorHandle
     trial_id: str
+    _answer: Any = dataclasses.field(default=None, init=False)
+    """To the last progress: what the driver wants of the training."""
 
     def start(self) -> Start:
         """From where the training can go on now."""
@@ -48,15 +50,16 @@ class Driver:
         """What follows an evaluation; the log knows both when this returns."""
         return Decision(**self._ask(EVALUATED, metrics))
 
-    def saved(self, checkpoint: str, samples_seen: int, keep: Kept) -> None:
+    def saved(self, checkpoint: str, samples_seen: int, epoch: float, keep: Kept) -> None:
         """Send word of a checkpoint that is complete; returns once that cannot be lost any more.
 
         Args:
             checkpoint: within the experiment.
-            samples_seen: of its evaluation.
+            samples_seen: what the training has seen.
+            epoch: the same in epochs.
             keep: what it holds.
         """
-        content = {"checkpoint": checkpoint, "samples_seen": samples_seen, "keep": keep}
+        content = {"checkpoint": checkpoint, "samples_seen": samples_seen, "epoch": epoch, "keep": keep}
         self._send(SAVED, content)
 
     def failed(self, report: str) -> None:
@@ -65,7 +68,17 @@ class Driver:
 
     def progress(self, metrics: Mapping[str, float]) -> None:
         """Send loss and learning rate without waiting."""
-        self.channel.put.remote((self.trial_id, PROGRESS, dict(metrics), time.time()))
+        self._answer = self.channel.put.remote((self.trial_id, PROGRESS, dict(metrics), time.time()))
+
+    def order(self) -> Order | None:
+        """What the driver asked for by the last progress, once; does not wait for the answer."""
+        import ray
+
+        if self._answer is None or not ray.wait([self._answer], timeout=0)[0]:
+            return None
+        answer, self._answer = self._answer, None
+        order: Order | None = ray.get(answer)
+        return order
 
     def _send(self, kind: str, content: dict[str, Any]) -> None:
         import ray
@@ -88,12 +101,18 @@ class ProgressChannel:
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._asked = 0
         self._urgent = asyncio.Event()
+        self._ending: set[str] = set()
 
-    async def put(self, message: Message) -> None:
-        """Add a message."""
+    async def put(self, message: Message) -> Order | None:
+        """Add a message; what its trial is asked for."""
         self._messages.append((None, message))
         if message[1] != PROGRESS:
             self._urgent.set()
+        return "end" if message[0] in self._ending else None
+
+    async def end(self, trial_ids: Collection[str]) -> None:
+        """Have trials save where they are, and end."""
+        self._ending.update(trial_ids)
 
     async def ask(self, message: Message) -> Any:
         """Add a question, and return the driver's answer once it is there."""

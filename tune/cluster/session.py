@@ -52,6 +52,8 @@ def ray_session(console: Console, address: str | None = None) -> Iterator[None]:
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
     # Our own callbacks write what there is to keep; Ray's would add CSV, JSON and TensorBoard files to each trial.
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    # Trials save where they are before Tune ends them.
+    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
     # Nor is its own state of the experiment ever read: a search goes on from its log.
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "inf")
     # A raylet ends itself, and so the search, where its agent was not up within 30 s: others compute, the disk is slow.
@@ -90,7 +92,7 @@ def joined_address(asked: str | None) -> str:
 
 
 def _as_interrupt(number: int, frame: Any) -> None:
-    """Do on SIGTERM what is done on SIGINT now: while trials run, Tune ends them and returns.
+    """Do on SIGTERM what is done on SIGINT now: while trials run, they save where they are and end.
 
     Not by sending SIGINT, which is ignored by whatever a shell started in the background.
     """

@@ -174,12 +174,14 @@ class Evaluated(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointSaved(Event):
-    """What was to be kept of an evaluation is complete on the storage."""
+    """What was to be kept of an evaluation, or between two to go on from there, is complete on the storage."""
 
     decision = True
     trial_id: str
     samples_seen: int
-    """Of the evaluation."""
+    """What the training had seen."""
+    epoch: float
+    """The same in epochs."""
     checkpoint: str
     """Relative to the experiment."""
     keep: Kept

@@ -473,7 +473,7 @@ def _fold_run(event: Event, run: TrialRecord, state: SearchState, now: float) ->
             if run.value is not None:
                 run.first_heard.setdefault((seen, run.value), now)
         case CheckpointSaved():
-            run.add_saved(event.samples_seen, event.checkpoint, event.keep)
+            run.add_saved(event.samples_seen, event.epoch, event.checkpoint, event.keep)
         case TrialRecovered():
             run.lose_unsaved()
         case TrialEnded():

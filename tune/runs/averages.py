@@ -47,6 +47,7 @@ def measure_average(experiment: OpenExperiment, measure: MeasureMean, say: Calla
     runs = state.averaged
     record = _proposed(experiment, runs)
     name, seen, members = record.trial_id, runs[0].best_samples_seen, listed(record.members)
+    epoch = runs[0].best_epoch
     log.append(TrialStarted(trial_id=name, folder=f"{name}{folder_suffix(experiment)}"))
     path = CheckpointFiles(experiment.folder).name(f"{TRIALS_FOLDER}/{record.folder}", seen)
     try:
@@ -67,18 +68,18 @@ def measure_average(experiment: OpenExperiment, measure: MeasureMean, say: Calla
         Evaluated(
             trial_id=name,
             samples_seen=seen,
-            epoch=runs[0].best_epoch,
+            epoch=epoch,
             metrics=metrics,
             finished=True,
             keep="weights" if found.kept else None,
             sources=found.sources,
         ),
         *(
-            [CheckpointSaved(trial_id=name, samples_seen=seen, checkpoint=path, keep="weights")]
+            [CheckpointSaved(trial_id=name, samples_seen=seen, epoch=epoch, checkpoint=path, keep="weights")]
             if found.kept
             else []
         ),
-        TrialEnded(trial_id=name, status="completed", samples_seen=seen, epoch=runs[0].best_epoch),
+        TrialEnded(trial_id=name, status="completed", samples_seen=seen, epoch=epoch),
     )
     say(state.average_text)
 

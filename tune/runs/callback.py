@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from tune.search.scheduler import Judge
     from tune.util.console import LiveDisplay
 
+SAVE_SECONDS = 60.0
+"""For which the end of trainings waits for checkpoints that are being written."""
 _TRAINING = ("loss", "learning_rate", "grad_norm", "epoch", "step", "train_seconds", "train_samples")
 
 
@@ -62,6 +64,26 @@ class Listener(abc.ABC):
         self._files = CheckpointFiles(experiment.folder)
         self._progress = ProgressLog(experiment.folder.path)
         self._shown = display
+        self._ending: set[str] = set()
+        """Trainings that were asked to save where they are, and have not yet."""
+        self.interrupted = False
+
+    def interrupt(self, channel: Any) -> None:
+        """Have the trainings save where they are, and end there, to go on another time."""
+        self.interrupted = True
+        self._ending = {run.trial_id for run in self._records.running()}
+        channel.end.remote(self._ending)
+        self._shown.event(
+            "[yellow]interrupted[/]: what was trained since the last evaluation is saved, in at most "
+            f"{SAVE_SECONDS:g} s; Ctrl-C once more ends at once"
+        )
+
+    def saving(self) -> bool:
+        """Whether a training is about to save something; not one that has trained for seconds only."""
+        return any(
+            run.unsaved or (run.trial_id in self._ending and run.samples_now > run.samples_seen)
+            for run in self._records.running()
+        )
 
     def hear(self, trial_id: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
         """Take in what a training tells; the answer where it asks."""
@@ -123,9 +145,13 @@ class Listener(abc.ABC):
 
     def _saved(self, record: TrialRecord, told: dict[str, Any]) -> None:
         kept = record.checkpoints
-        if told["samples_seen"] in record.unsaved:  # else by a process that outlived its training's failure
+        ends = record.trial_id in self._ending
+        if (
+            ends or told["samples_seen"] in record.unsaved
+        ):  # else by a process that outlived its training's failure
             self._log.append(CheckpointSaved(trial_id=record.trial_id, **told))
             self._tidy(record, [path for path in kept if path not in record.checkpoints])
+            self._ending.discard(record.trial_id)
 
     def _recovered(self, record: TrialRecord, reason: str) -> None:
         """Tell of a failure after which a training goes on."""
@@ -254,7 +280,8 @@ class SearchCallback(Listener, ray.tune.Callback):
         return "weights" if ahead < max(1, wanted) else "errors"
 
     def _saved(self, record: TrialRecord, told: dict[str, Any]) -> None:
-        if told["samples_seen"] not in record.unsaved and told["checkpoint"] not in record.checkpoints:
+        unknown = told["samples_seen"] not in record.unsaved and told["checkpoint"] not in record.checkpoints
+        if unknown and record.trial_id not in self._ending:
             self._tidy(record, [told["checkpoint"]])
         super()._saved(record, told)
 
@@ -268,7 +295,10 @@ class SearchCallback(Listener, ray.tune.Callback):
         """Close the trial as what was decided on its last evaluation."""
         record = self._record(trial)
         outcome = record.outcome
-        self._end(record, "failed" if outcome == "running" else outcome)
+        if (
+            outcome != "running" or not self.interrupted
+        ):  # else it has saved where it was, to go on another time
+            self._end(record, "failed" if outcome == "running" else outcome)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Close the trial as failed, with the last line of its error on the screen."""
@@ -281,10 +311,6 @@ class SearchCallback(Listener, ray.tune.Callback):
         )
         outcome = record.outcome
         self._end(record, "diverged" if outcome == "diverged" else "failed", error)
-
-    def saving(self) -> bool:
-        """Whether a trial that runs is about to save something."""
-        return any(record.unsaved for record in self._records.running())
 
     def progress(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
         """Take in loss and learning rate between two evaluations, and what a trial did to go on."""

@@ -10,6 +10,8 @@ import ray.tune
 import ray.tune.schedulers
 import ray.tune.search
 
+from tune.runs.callback import SAVE_SECONDS
+
 if TYPE_CHECKING:
     from tune.experiments.events import TrialsOver
     from tune.experiments.log import ExperimentLog
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.5
 """Between two looks at the clock; budgets are looked at after each event as well."""
-_SAVE_SECONDS = 60.0
-"""For which a budget's end waits for checkpoints that are being written."""
 
 
 class _NotPickled:
@@ -73,7 +73,7 @@ class RayScheduler(_NotPickled, ray.tune.schedulers.FIFOScheduler):
 
 
 class RayStopper(_NotPickled, ray.tune.Stopper):
-    """Ends all trials where a budget does; the log knows it before Ray. And where nobody hears them any more."""
+    """Ends all trials where a budget or the user does. The log knows of a budget's end before Ray does."""
 
     def __init__(
         self,
@@ -81,18 +81,27 @@ class RayStopper(_NotPickled, ray.tune.Stopper):
         look: Callable[[float], TrialsOver | None],
         saving: Callable[[], bool] = lambda: False,
         problem: Callable[[], Exception | None] = lambda: None,
+        save: Callable[[], None] = lambda: None,
     ) -> None:
-        """`look` takes seconds since the epoch; what it finds goes to the log, once.
-
-        While checkpoints are `saving`, the trials go on for a little. With a `problem` they end.
+        """Args:
+        log: of the experiment.
+        look: takes seconds since the epoch; what it finds goes to the log, once.
+        saving: whether checkpoints are being written; the trials go on for a little then.
+        problem: where there is one, nobody takes in what trials report, and they end.
+        save: has the trials save where they are.
         """
         self._log, self._look, self._saving, self._problem = log, look, saving, problem
+        self._save, self._interrupts = save, 0
         self._looked: tuple[int, float] = (-1, 0.0)
         self._over: float | None = None
 
+    def interrupt(self, number: int, frame: Any) -> None:
+        """End the trials once they have saved, by a signal; by a second one at once."""
+        self._interrupts += 1
+
     @property
     def over(self) -> bool:
-        """Whether a budget has ended the trials."""
+        """Whether no further trial begins."""
         return self._over is not None
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
@@ -101,13 +110,16 @@ class RayStopper(_NotPickled, ray.tune.Stopper):
 
     def stop_all(self) -> bool:
         """Look, unless nothing has happened since the last time; what was once found stays."""
-        if self._problem() is not None:
+        if self._problem() is not None or self._interrupts > 1:
             return True
         now, (events, looked) = time.time(), self._looked
+        if self._interrupts and self._over is None:
+            self._save()
+            self._over = now
         if self._over is None and (self._log.state.events != events or abs(now - looked) >= _LOOK_SECONDS):
             self._looked = self._log.state.events, now
             found = self._look(now)
             if found is not None:
                 self._log.append(found)
                 self._over = now
-        return self._over is not None and (not self._saving() or now - self._over >= _SAVE_SECONDS)
+        return self._over is not None and (not self._saving() or now - self._over >= SAVE_SECONDS)

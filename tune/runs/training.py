@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
+import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.markup import escape
@@ -13,7 +15,7 @@ from trainer.scoring.objectives import objective_value
 from tune.cluster.progress_channel import FAILED, ProgressReader
 from tune.experiments.events import TrialEnded, TrialStarted
 from tune.experiments.plan import TRIAL
-from tune.runs.callback import Listener
+from tune.runs.callback import SAVE_SECONDS, Listener
 from tune.runs.training_display import ERROR_FILE, TrainDisplay
 from tune.util.errors import error_line
 from tune.workers.ray_train import fit
@@ -139,6 +141,11 @@ def _fit(session: Session, watch: TrainingWatch) -> Literal["completed", "failed
         failure = ray.get(training)
     except KeyboardInterrupt:
         interrupted = True
+        watch.interrupt(channel)
+        ends = time.monotonic() + SAVE_SECONDS
+        with contextlib.suppress(KeyboardInterrupt):  # once more
+            while watch.saving() and time.monotonic() < ends:
+                time.sleep(0.1)
     finally:
         signal.signal(signal.SIGINT, before)
         reader.stop()

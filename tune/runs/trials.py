@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -138,7 +139,11 @@ class TrialRunner:
         reader = ProgressReader(session.channel, callback.hear, callback.flush_progress)
         callback.fetch = reader.fetch
         stopper = RayStopper(
-            experiment.log, look, callback.saving, lambda: reader.error or experiment.problem
+            experiment.log,
+            look,
+            saving=callback.saving,
+            problem=lambda: reader.error or experiment.problem,
+            save=lambda: callback.interrupt(session.channel),
         )
         # Another name in each session, as Ray counts anew. Ray pickles the function, which the log cannot be.
         suffix = folder_suffix(experiment)
@@ -169,6 +174,7 @@ class TrialRunner:
             ),
         )
         reader.start()
+        before = signal.signal(signal.SIGINT, stopper.interrupt)
         advice = f"the search goes on from where it was with {plan.resume_command}"
         try:
             with head_watched(advice, own=joined_address(plan.address) == "local"):
@@ -185,6 +191,7 @@ class TrialRunner:
                 raise
             display.event(f"[yellow]the storage is away now[/]: {escape(str(error).splitlines()[0])}")
         finally:
+            signal.signal(signal.SIGINT, before)
             reader.stop()
             if reader.error is not None:
                 display.event(f"what the trials said last was lost: {escape(str(reader.error))}")

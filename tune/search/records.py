@@ -120,7 +120,7 @@ class TrialRecord:
     checkpoint_resumes: bool = True
     """Whether a trial can go on from the best evaluation's checkpoint: it has more than weights."""
     checkpoint_epoch: float = 0.0
-    """Epoch of the last checkpoint's evaluation."""
+    """Epoch of the last checkpoint."""
     samples_per_second: float | None = None
     """Speed of the training steps alone, of the last process that trained it."""
     train_seconds: float = 0.0
@@ -193,8 +193,8 @@ class TrialRecord:
         """Whether an evaluation with this objective would be the trial's best."""
         return self.best_value is None or value <= self.best_value
 
-    def add_saved(self, samples_seen: int, path: str, keep: Kept) -> None:
-        """Take in that what was to be kept of an evaluation is on the storage."""
+    def add_saved(self, samples_seen: int, epoch: float, path: str, keep: Kept) -> None:
+        """Take in that what was to be kept of an evaluation, or between two, is on the storage."""
         rates = self.unsaved.pop(samples_seen, None)
         if rates and path == self.checkpoint:
             self.best_value = None  # the best one was damaged, and this one has taken its place
@@ -204,7 +204,7 @@ class TrialRecord:
             self.checkpoint_resumes = keep == "all"
         if keep == "all":
             before = self.last_checkpoint
-            self.last_checkpoint, self.checkpoint_epoch = path, rates.epoch if rates else self.epoch
+            self.last_checkpoint, self.checkpoint_epoch = path, epoch
             if before != path:
                 self.earlier_checkpoint = before if is_best or not self.checkpoint_resumes else None
 

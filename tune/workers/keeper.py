@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.report import Decision, Kept
+from trainer.report import Decision, Kept, Order
 
 if TYPE_CHECKING:
     from tune.cluster.progress_channel import Driver
@@ -37,6 +37,10 @@ class ExperimentKeeper:
         self.decide = decide
         self._name = ""
 
+    def order(self) -> Order | None:
+        """What the driver wants."""
+        return self._driver.order()
+
     def begin(self, samples_seen: int, step: int) -> Path:
         """Beside its place, or in a private folder for what goes to an object store."""
         self._name = self._files.name(self._folder, samples_seen)
@@ -55,4 +59,4 @@ class ExperimentKeeper:
     ) -> None:
         """Give it its name, and send that to the driver."""
         self._files.complete(folder, self._name, taken)
-        self._driver.saved(self._name, int(metrics["samples_seen"]), keep)
+        self._driver.saved(self._name, int(metrics["samples_seen"]), float(metrics["epoch"]), keep)

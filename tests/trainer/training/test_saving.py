@@ -12,7 +12,7 @@ from training import train
 
 from trainer.config import TrainConfig
 from trainer.errors import DiskFullError
-from trainer.report import Decision, Kept, ignore
+from trainer.report import Decision, Kept, Order, ignore
 from trainer.training import saving
 from trainer.training.checkpoints import seal
 from trainer.training.saving import ReportingKeeper
@@ -26,6 +26,10 @@ class Keeper:
         self.folder, self.keeps = folder, keeps
         self.rows: list[Mapping[str, float]] = []
         self.saved: dict[int, Path] = {}
+        self.orders: list[Order | None] = []
+
+    def order(self) -> Order | None:
+        return self.orders.pop(0) if self.orders else None
 
     def decide(self, metrics: Mapping[str, float]) -> Decision:
         self.rows.append(dict(metrics))
@@ -63,6 +67,23 @@ def test_only_what_is_asked_for_is_kept(config: TrainConfig, tmp_path: Path) -> 
     assert names[6] == {"manifest.json", "train_config.json", "utterances.json"}
     assert {"model.safetensors", "config.json", "tokenizer.json", "utterances.json"} <= names[8]
     assert not {"optimizer.pt", "scheduler.pt", "rng_state.pth"} & names[8]
+
+
+def test_a_checkpoint_between_evaluations_is_one_to_go_on_from(config: TrainConfig, tmp_path: Path) -> None:
+    config = config.replace(evaluations=2, log_every_seconds=0.0)
+    keepers = [Keeper(tmp_path / name) for name in ("unbroken", "ended", "resumed")]
+    for keeper in keepers:
+        keeper.folder.mkdir()
+    unbroken, ended, resumed = keepers
+    train(config, keeper=unbroken)
+    ended.orders = [None, "save", "end"]
+    assert train(config, keeper=ended).steps == 3
+    assert sorted(ended.saved) == [2, 3] and not ended.rows
+    train(config, keeper=resumed, resume_from=ended.saved[3])
+    assert sorted(resumed.saved) == sorted(unbroken.saved) == [4, 8]
+    for step in (4, 8):
+        files = [keeper.saved[step] / "model.safetensors" for keeper in (unbroken, resumed)]
+        assert files[0].read_bytes() == files[1].read_bytes(), step
 
 
 def test_a_save_that_fails_ends_the_training_and_leaves_nothing(

@@ -234,7 +234,7 @@ def test_the_log_is_there_before_weights_go(
             finished=True,
             keep="all",
         ),
-        CheckpointSaved(trial_id="001", samples_seen=8, checkpoint="trials/001/c", keep="all"),
+        CheckpointSaved(trial_id="001", samples_seen=8, epoch=1.0, checkpoint="trials/001/c", keep="all"),
         TrialEnded(trial_id="001", status="completed"),
         ExportChosen(run="002"),
     )

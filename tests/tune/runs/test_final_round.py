@@ -95,6 +95,7 @@ class Search:
                 CheckpointSaved(
                     trial_id=name,
                     samples_seen=RUNGS[0 if open_ else -1],
+                    epoch=1.0,
                     checkpoint=f"trials/{folder}/checkpoint_000000",
                     keep="all",
                 ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from search_process import QUICK, Search, results, state
 from small_disks import mounted
 
 from tune.experiments.events import TrialProposed
-from tune.experiments.folder import EVENTS_FILE
+from tune.experiments.folder import EVENTS_FILE, PROGRESS_FILE
 from tune.experiments.listing import list_experiments
 from tune.experiments.log import ExperimentLog, read_log
 from tune.experiments.storage import Storage
@@ -82,11 +83,13 @@ def test_interrupted_by_signals_and_a_budget_and_no_secret_told(tmp_path: Path) 
     server.start()
     environment = {**SECRETS, "MLFLOW_TRACKING_URI": f"http://me:{PASSWORD}@127.0.0.1:{server.port}"}
     try:
-        search = Search(tmp_path, *words(tmp_path, "--trials", "2", "--epochs", "7"), **environment)
+        long = ["--trials", "2", "--epochs", "28", "--set", "log_every_seconds=0.2"]
+        search = Search(tmp_path, *words(tmp_path, *long), **environment)
         search.wait_for("trial 001 epoch")
         assert listed(tmp_path) == "running"
         told = command_lines()
         check_refusals(tmp_path)
+        search.wait_for(lambda: last_progress(experiment) > state(experiment)["001"]["samples_seen"])
         search.process.send_signal(signal.SIGINT)
         assert search.end() == 130, search.log
         assert "interrupted before all 2 trials had ended" in search.log
@@ -95,7 +98,7 @@ def test_interrupted_by_signals_and_a_budget_and_no_secret_told(tmp_path: Path) 
         found = results(experiment)
         assert (found["interrupted"], found["best"]["trial_id"]) == (True, "001")
         assert (Path(found["best"]["checkpoint"]) / "model.safetensors").is_file()
-        assert state(experiment)["001"]["status"] == "running"
+        check_saved_between_rungs(experiment)
         client = mlflow.MlflowClient(server.url)
         (parent,) = client.search_experiments(filter_string="name = 'x'")
         runs = client.search_runs([parent.experiment_id])
@@ -132,6 +135,21 @@ def test_two_signals_at_once(tmp_path: Path) -> None:
         time.sleep(0.5)
     assert search.end(240) == 130, search.log  # seconds, where the machine has nothing else to do
     assert "Traceback" not in search.log
+
+
+def check_saved_between_rungs(experiment: Path) -> None:
+    """The first trial can go on from where it was, not only from its last rung."""
+    stopped = state(experiment)["001"]
+    assert stopped["status"] == "running"
+    assert (experiment / stopped["last_checkpoint"] / "optimizer.pt").is_file()
+    assert int(stopped["last_checkpoint"][-9:]) > stopped["samples_seen"]
+
+
+def last_progress(experiment: Path) -> int:
+    """Samples that the last line of progress tells of."""
+    path = experiment / PROGRESS_FILE
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return int(json.loads(lines[-1])["metrics"]["samples_seen"]) if lines else 0
 
 
 def check_refusals(folder: Path) -> None:

@@ -33,10 +33,10 @@ def test_the_best_checkpoint_and_the_last_are_kept() -> None:
     for name, wer in zip("abcde", (40.0, 30.0, 35.0, 33.0, 20.0), strict=True):
         seen = 100 * (len(kept) + 1)
         record.add_evaluation(evaluation(seen, wer), keep="all")
-        record.add_saved(seen, name, "all")
+        record.add_saved(seen, 1.0, name, "all")
         kept.append("".join(record.checkpoints))
     assert kept == ["a", "ba", "cb", "db", "ed"], "the last first, then the best, or the one before"
-    record.add_saved(500, "e", "all")
+    record.add_saved(500, 1.0, "e", "all")
     assert record.checkpoints == ["e", "d"], "written once more after a failure"
     record.end("completed")
     assert (record.checkpoint, record.checkpoints) == ("e", ["e"])
@@ -48,7 +48,7 @@ def test_a_best_checkpoint_of_weights_alone_is_nothing_to_go_on_from() -> None:
     saves = [("a", 40.0, "weights"), ("b", 30.0, "all"), ("c", 20.0, "weights"), ("d", 25.0, "all")]
     for rung, (name, wer, keep) in enumerate(saves, 1):
         record.add_evaluation(evaluation(100 * rung, wer), keep=keep)  # type: ignore[arg-type]
-        record.add_saved(100 * rung, name, keep)  # type: ignore[arg-type]
+        record.add_saved(100 * rung, 1.0, name, keep)  # type: ignore[arg-type]
         resumable.append("".join(record.resumable))
     assert resumable == ["", "b", "b", "db"], "with a second choice, as the best one is none"
     assert record.checkpoint == "c"
@@ -58,14 +58,14 @@ def test_an_evaluation_counts_once_it_is_saved_and_what_was_decided_on_it_is_dec
     record = TrialRecord("001", {})
     record.add_evaluation(evaluation(100, 40.0), keep="all")
     assert (record.best_value, record.checkpoints, record.has_weights) == (None, [], False)
-    record.add_saved(100, "a", "all")
+    record.add_saved(100, 1.0, "a", "all")
     stop = Stop("asha", 300, 30.0, 20.0, 3)
     record.add_evaluation(evaluation(300, 30.0), stop, keep="weights")
     assert (record.best_value, record.checkpoint, record.outcome) == (40.0, "a", "early_stopped")
     record.lose_unsaved()
     assert (record.outcome, record.checkpoints, record.stop_again) == ("running", ["a"], stop)
     record.add_evaluation(evaluation(300, 30.0), record.stop_again, keep="errors")
-    record.add_saved(300, "b", "errors")
+    record.add_saved(300, 1.0, "b", "errors")
     assert (record.best_value, record.checkpoint, record.has_weights) == (30.0, "b", False)
 
 
