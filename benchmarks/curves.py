@@ -8,8 +8,6 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from simulated_controller import TrialFailure
-
 if TYPE_CHECKING:
     import numpy as np
 
@@ -21,6 +19,15 @@ _NOISE = 0.5
 """Standard deviation in WER points, as between runs of whisper-small on Common Voice that differ in the seed."""
 _FAILING_SHARE = 0.1
 _TOO_LARGE_BATCH = 16
+
+
+class TrialFailure(Exception):  # noqa: N818  # what befell a trial, no mistake of the program
+    """A simulated training broke down, as one without memory does."""
+
+    def __init__(self, samples_seen: float, reason: str) -> None:
+        super().__init__(reason)
+        self.samples_seen = samples_seen
+        """Where it broke down; not more than what was asked for."""
 
 
 @dataclasses.dataclass(frozen=True)

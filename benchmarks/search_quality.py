@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import optuna
 from curves import FAMILIES, FamilyName, LearningCurves, draw_curves
-from simulated_controller import Limits, Simulation
-from simulation import simulate_ray, simulate_search
+from simulation import Simulation, our_search
 
+from tune.search.records import Records
 from tune.search.scheduler import rung_grid
 from tune.space.space import SearchSpace, load_space
 
@@ -69,10 +69,9 @@ def search(method: str, space: SearchSpace, curves: LearningCurves, seed: int, s
 
     settings = space.scheduler
     rungs = rung_grid(BUDGET, settings.reduction_factor, settings.rungs, 64, least=128)
-    limits = Limits(samples=CAP * BUDGET)
-    where: dict[str, Any] = {"seed": seed, "slots": slots}
+    limits: dict[str, Any] = {"slots": slots, "samples": CAP * BUDGET}
     if method == "ours":
-        return simulate_search(space, curves, rungs, limits, baseline=curves.baseline, **where)
+        return our_search(space, curves, rungs, seed=seed, baseline=curves.baseline, **limits)
     options: dict[str, Any] = {
         "space": space.to_optuna(),
         "metric": "wer",
@@ -81,18 +80,21 @@ def search(method: str, space: SearchSpace, curves: LearningCurves, seed: int, s
     }
     if method == "random":
         searcher = OptunaSearch(sampler=RandomSampler(seed), **options)
-        return simulate_ray(searcher, FIFOScheduler(), curves, (BUDGET,), limits, **where)
-    scheduler = ASHAScheduler(
-        time_attr="samples_seen",
-        metric="wer",
-        mode="min",
-        max_t=BUDGET,
-        grace_period=rungs[0],
-        reduction_factor=settings.reduction_factor,
-    )
-    # A seed of 0 is none to OptunaSearch's sampler.
-    searcher = OptunaSearch(seed=seed + 1, **options)
-    return simulate_ray(searcher, scheduler, curves, rungs, limits, **where)
+        simulation = Simulation(searcher, FIFOScheduler(), Records(), curves, (BUDGET,), seed)
+    else:
+        scheduler = ASHAScheduler(
+            time_attr="samples_seen",
+            metric="wer",
+            mode="min",
+            max_t=BUDGET,
+            grace_period=rungs[0],
+            reduction_factor=settings.reduction_factor,
+        )
+        # A seed of 0 is none to OptunaSearch's sampler.
+        searcher = OptunaSearch(seed=seed + 1, **options)
+        simulation = Simulation(searcher, scheduler, Records(), curves, rungs, seed)
+    simulation.run(**limits)
+    return simulation
 
 
 def measure(case: tuple[FamilyName, str, int, int]) -> Run:

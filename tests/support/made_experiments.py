@@ -15,8 +15,7 @@ import yaml
 from curves import FamilyName, LearningCurves, draw_curves
 from made_logs import events_of
 from plans import search_plan
-from simulated_controller import Limits
-from simulation import simulate_search
+from simulation import our_search
 
 from trainer.data.clips import load_clips
 from trainer.data.drops import Drop
@@ -361,5 +360,5 @@ def simulated(
 
 def simulate(plan: Plan, curve: Callable[..., Any], trials: int, seed: int, baseline: float) -> Records:
     """The trials of such a search."""
-    limits = Limits(trials=trials)
-    return simulate_search(plan.space, curve, RUNGS, limits, seed=seed, slots=2, baseline=baseline).records
+    options = {"seed": seed, "baseline": baseline, "trials": trials, "slots": 2}
+    return our_search(plan.space, curve, RUNGS, **options).records

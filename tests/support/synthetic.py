@@ -111,7 +111,7 @@ def _train(
             )
             errors = [round(row["wer"])] * 10
             (written / "utterances.json").write_text(json.dumps({"word_errors": errors, "words": [100] * 10}))
-            keeper.complete(written, keeper.hand_over(written), row, decision.keep, 0.0)
+            keeper.complete(written, keeper.hand_over(written), row, decision.keep)
         if not decision.goes_on:
             return
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_controller import Limits, Simulation
-from simulation import simulate_search
+from simulation import Simulation, our_search
 
 from tune.search.records import Records
 from tune.search.searcher import Searcher
@@ -44,7 +43,7 @@ def valley(config: Mapping[str, Any], samples_seen: int, trial_seed: int) -> Map
 
 
 def run(space: SearchSpace, trials: int, **options: Any) -> Simulation:
-    return simulate_search(space, valley, RUNGS, Limits(trials=trials), seed=3, baseline=60.0, **options)
+    return our_search(space, valley, RUNGS, trials=trials, seed=3, baseline=60.0, **options)
 
 
 @pytest.fixture(scope="module")

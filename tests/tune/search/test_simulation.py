@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from curves import draw_curves
 from made_logs import folded
-from simulated_controller import Limits, Simulation
-from simulation import simulate_search
+from simulation import Simulation, our_search
 
 from tune.space.space import SearchSpace, load_space
 
@@ -38,7 +37,7 @@ def shown(simulation: Simulation) -> list[tuple[Any, ...]]:
 
 
 def test_100_trials_come_to_their_end() -> None:
-    simulation = simulate_search(lr_batch(), mixed, RUNGS, Limits(trials=100), slots=4, baseline=65.0)
+    simulation = our_search(lr_batch(), mixed, RUNGS, trials=100, slots=4, baseline=65.0)
     records = simulation.records.all()
     assert len(records) == len({repr(sorted(record.config.items())) for record in records}) == 100
     assert {record.status for record in records} == {"completed", "early_stopped", "failed", "diverged"}
@@ -46,7 +45,7 @@ def test_100_trials_come_to_their_end() -> None:
 
 @pytest.fixture(scope="module")
 def unbroken() -> Simulation:
-    return simulate_search(lr_batch(), mixed, RUNGS, Limits(trials=24), seed=7, baseline=65.0)
+    return our_search(lr_batch(), mixed, RUNGS, trials=24, seed=7, baseline=65.0)
 
 
 @pytest.mark.parametrize("cut", [1, 4, 11, 26, 40])
@@ -54,9 +53,9 @@ def test_a_search_cut_after_any_evaluation_goes_on_as_the_unbroken_one(
     cut: int, unbroken: Simulation
 ) -> None:
     options: dict[str, Any] = {"seed": 7, "baseline": 65.0}
-    first = simulate_search(lr_batch(), mixed, RUNGS, Limits(trials=24, evaluations=cut), **options)
+    first = our_search(lr_batch(), mixed, RUNGS, trials=24, evaluations=cut, **options)
     records = folded(first.records)
     assert sum(len(record.evaluations) for record in records.all()) <= cut
     left = 24 - sum(record.status != "running" for record in records.all())
-    second = simulate_search(lr_batch(), mixed, RUNGS, Limits(trials=left), records=records, **options)
+    second = our_search(lr_batch(), mixed, RUNGS, trials=left, records=records, **options)
     assert shown(second) == shown(unbroken)
