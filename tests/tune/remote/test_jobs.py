@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -37,6 +38,18 @@ def _no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # newer Rays look for a token by default
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[RayCluster]:
+    """With two CPUs, and `python` where a job finds it."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    # Newer Rays ask for a token by default.
+    cluster = RayCluster({"PATH": path, "RAY_AUTH_MODE": "disabled"}, cpus=2)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
 
 
 @contextlib.contextmanager
