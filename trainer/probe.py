@@ -106,11 +106,12 @@ class _EndError(Exception):
 def _window(config: TrainConfig, data: PreparedData) -> int:
     """Feature frames of the longest window of a training on all of the data."""
     full = 30 * FRAMES_PER_SECOND
-    if not config.augments:
-        return window_frames(config, data, full)
+    window = window_frames(config, data, full)
+    if not config.augments or data.stream is not None:
+        return window
     from trainer.training.augmented import augmented_frames
 
-    return augmented_frames(config, data, full)
+    return augmented_frames(config, data.splits["train"], window, full)
 
 
 def _longest_texts(split: PreparedSplit, count: int) -> PreparedSplit:

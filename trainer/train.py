@@ -200,7 +200,7 @@ def train(
     with alone, scratch_folder(config) as scratch:
         folder = output_dir or scratch
         measured = data.splits["validation"] if clips is None else data.splits["validation"].only(clips)
-        trainer = make_trainer(config, data, measured, folder)
+        trainer = make_trainer(config, data, measured, folder, whole=config.full_window_evaluation)
         plan = trainer.plan
         assert plan is not None
         reporting = ReportingKeeper(report, folder, keep=output_dir is not None)
@@ -251,7 +251,7 @@ def evaluate(
         # Where nothing is trained the model is measured as it will be used, unless told otherwise.
         whole = config.full_window_evaluation or not as_in_training
         chosen = data.splits[split] if clips is None else data.splits[split].only(clips)
-        trainer = make_trainer(config, data, chosen, Path(scratch), training=False, whole=whole)
+        trainer = make_trainer(config, data, chosen, Path(scratch), whole=whole, training=False)
         began = time.monotonic()
         metrics = trainer.evaluate()
     return Evaluation(
@@ -275,8 +275,8 @@ def make_trainer(
     evaluation: PreparedSplit,
     folder: Path,
     *,
+    whole: bool = True,
     training: bool = True,
-    whole: bool | None = None,
 ) -> WhisperTrainer:
     """The stock trainer of transformers, extended, over the prepared data.
 
@@ -285,8 +285,8 @@ def make_trainer(
         data: what is trained on, and the lengths by which windows go.
         evaluation: the clips that are measured.
         folder: for checkpoints.
+        whole: whether it evaluates in the model's whole window.
         training: whether it can train; else it only evaluates.
-        whole: whether it evaluates in the model's whole window; None is as the settings say.
     """
     import torch
     from transformers import set_seed
@@ -303,15 +303,17 @@ def make_trainer(
     processor = load_processor(config)
     model: WhisperForConditionalGeneration = load_model(config, processor)
     full = 2 * int(model.config.max_source_positions)
+    window, varying = window_frames(config, data, full), varies(config)
     plan: BatchPlan | None = None
     augmented: AugmentedSplit | None = None
-    frames: Frames | None = None
     if training:
+        frames: Frames | None = None
         if config.augments and data.stream is None:
             from trainer.training.augmented import AugmentedSplit  # SciPy, which most trainings do without
 
-            augmented = AugmentedSplit(config, data, processor.feature_extractor, full)
-        if varies(config) and data.stream is None:
+            extractor = processor.feature_extractor
+            augmented = AugmentedSplit(config, data.splits["train"], extractor, window, full)
+        if varying:
             frames = augmented.frames if augmented else data.splits["train"].all_frames()
         plan = plan_batches(config, data.train, frames)
         allow_taught(model.generation_config, config, data, processor)
@@ -319,38 +321,27 @@ def make_trainer(
     # After the model: arguments with ZeRO 3 make transformers load it in pieces, where it cannot compute
     # Whisper's sinusoid positions (5.23). DeepSpeed splits it among the workers afterwards.
     arguments = training_arguments(config, plan, str(folder))
-    window = window_frames(config, data, full)
     model.config.mask_time_length = min(config.mask_time_length, window)  # longer ones are refused
-    if whole is None:
-        whole = config.full_window_evaluation
-    own = varies(config) if plan is None else plan.frames is not None
     # The same weights everywhere, but dropout and augmentation of each worker's own: with this the stock trainer
     # seeds once more when it is made.
     arguments.seed = worker_seed(config.seed, arguments.process_index)
-
-    def collator(
-        split: PreparedSplit | StreamedSplit, for_evaluation: bool, augmented: AugmentedSplit | None = None
-    ) -> WhisperCollator:
-        kind: Any = StreamedCollator if isinstance(split, StreamedSplit) else WhisperCollator
-        made: WhisperCollator = kind(
-            split=split,
-            decoder_start_token_id=model.config.decoder_start_token_id,
-            pad_token_id=model.config.pad_token_id,
-            n_frames=full if for_evaluation and whole else augmented.window if augmented else window,
-            own_window=own and not (for_evaluation and whole),
-            least_frames=least_frames(full),
-            for_evaluation=for_evaluation,
-            augmented=augmented,
-            timestamp_share=0.0 if for_evaluation else config.timestamp_share,
-            no_timestamps_id=processor.tokenizer.prefix_tokens[-1],
-            seed=config.seed,
-        )
-        return made
-
-    def train_collator() -> WhisperCollator:
-        if data.stream is None:
-            return collator(data.splits["train"], False, augmented)
-        split = StreamedSplit(
+    shared: dict[str, Any] = {
+        "decoder_start_token_id": model.config.decoder_start_token_id,
+        "pad_token_id": model.config.pad_token_id,
+        "least_frames": least_frames(full),
+        "no_timestamps_id": processor.tokenizer.prefix_tokens[-1],
+        "seed": config.seed,
+    }
+    evaluated = WhisperCollator(
+        split=evaluation,
+        n_frames=full if whole else window,
+        own_window=varying and not whole,
+        for_evaluation=True,
+        **shared,
+    )
+    collators = {"evaluation": evaluated}
+    if plan is not None and data.stream is not None:
+        stream = StreamedSplit(
             config,
             data.stream,
             processor,
@@ -359,15 +350,21 @@ def make_trainer(
             worker=arguments.process_index,
             threads=loaders(config),
         )
-        return collator(split, False)
-
+        share = config.timestamp_share
+        collators["train"] = StreamedCollator(split=stream, n_frames=window, timestamp_share=share, **shared)
+    elif plan is not None:
+        collators["train"] = WhisperCollator(
+            split=data.splits["train"],
+            n_frames=augmented.window if augmented else window,
+            own_window=varying,
+            augmented=augmented,
+            timestamp_share=config.timestamp_share,
+            **shared,
+        )
     trainer = WhisperTrainer(
         config=config,
         plan=plan,
-        collators={
-            **({"train": train_collator()} if plan else {}),
-            "evaluation": collator(evaluation, True),
-        },
+        collators=collators,
         evaluation=evaluation,
         normalizers=make_normalizers(config, evaluation.origins, processor.tokenizer),
         full_frames=full,

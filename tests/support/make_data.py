@@ -165,10 +165,10 @@ def make_small_whisper(folder: Path) -> Path:
     import torch
     from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
 
+    from trainer.model.pretrained import load_model_config
     from trainer.model.processor import load_processor
-    from trainer.model.whisper import load_model_config
 
-    values = load_model_config(TrainConfig()).to_dict()
+    values = load_model_config(TrainConfig().model).to_dict()
     torch.manual_seed(0)
     model = WhisperForConditionalGeneration(WhisperConfig.from_dict(values | {"d_model": 384}))
     model.generation_config = GenerationConfig.from_pretrained(DEMO_DATA.parent / "model")

@@ -38,8 +38,8 @@ from trainer.data.labels import TOO_LONG_TEXT, Labels, check_languages, make_lab
 from trainer.data.parallel import check_main_guard
 from trainer.errors import DataError
 from trainer.files import nearest_folder
+from trainer.model.pretrained import load_model_config
 from trainer.model.processor import load_processor, window_seconds
-from trainer.model.whisper import load_model_config
 
 if TYPE_CHECKING:
     import numpy as np
@@ -303,7 +303,7 @@ class PreparedData:
             ModelError: the model cannot be found.
         """
         processor = load_processor(config)
-        longest = int(load_model_config(config).max_target_positions)
+        longest = int(load_model_config(config.model).max_target_positions)
         drops = [drop for drop in self.drops if drop.reason != TOO_LONG_TEXT]
         splits = {}
         for role, split in self.splits.items():

@@ -31,8 +31,8 @@ from trainer.data.splits import split_of_role, subset, told_of
 from trainer.data.text import has_words
 from trainer.errors import ConfigError, DataError, ModelError
 from trainer.mix import is_mix, read_mix
+from trainer.model.pretrained import load_model_config
 from trainer.model.processor import load_processor, window_seconds
-from trainer.model.whisper import load_model_config
 
 ALL = "all"
 """Every clip of the data, whatever split it is in."""
@@ -258,7 +258,7 @@ def prepare_split(
     check_languages(config, source.clips, processor)
     found = find_features(config, source.table, on_progress)
     index = found.splits[_ROLE].index
-    longest = int(load_model_config(config).max_target_positions)
+    longest = int(load_model_config(config.model).max_target_positions)
     labels, too_long = make_labels(config, processor, longest, split=source.name, index=index)
     drops = [dataclasses.replace(drop, split=source.name) for drop in found.drops] + too_long
     if not len(labels):

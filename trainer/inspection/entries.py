@@ -19,8 +19,8 @@ from trainer.data.prepared import Origins
 from trainer.errors import DataError
 from trainer.inspection.sound import Sound
 from trainer.inspection.texts import count_units
+from trainer.model.pretrained import load_model_config
 from trainer.model.processor import load_processor, window_seconds
-from trainer.model.whisper import load_model_config
 
 if TYPE_CHECKING:
     from trainer.model.processor import Processor
@@ -97,7 +97,7 @@ def find_limits(config: TrainConfig) -> Limits:
         ModelError: the model cannot be found, or does not know the language.
     """
     processor = load_processor(config)
-    longest = int(load_model_config(config).max_target_positions)
+    longest = int(load_model_config(config.model).max_target_positions)
     return Limits(config.model, window_seconds(processor.feature_extractor), longest, processor)
 
 

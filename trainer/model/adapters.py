@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import TrainConfig
+from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.errors import ModelError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def add_adapters(model: WhisperForConditionalGeneration, config: TrainConfig) ->
 
 def _portable_name(model: str) -> str:
     """A model as other processes find it, in whatever folder they run."""
-    source = TrainConfig(model=model).model_source
+    source = MODEL_SHORT_NAMES.get(model, model)
     folder = Path(source).expanduser()
     return str(folder.absolute()) if folder.is_dir() else source
 

@@ -1,4 +1,4 @@
-"""`from_pretrained` of the hub, a folder or the embedded demo, never of a pickle, with failures told in one line.
+"""Finding a model in a folder, on the hub or embedded, and loading its parts, never from a pickle.
 
 A model of the hub is fetched as a whole first. `from_pretrained` asks the hub for every optional file, and where the
 hub cannot be reached it tries each six times: 330 seconds for the processor of a model that was all in the cache
@@ -13,11 +13,15 @@ from collections.abc import Iterable
 from fnmatch import filter as fnmatch_filter
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainer.config import MODEL_SHORT_NAMES, TrainConfig
+from trainer.config import MODEL_SHORT_NAMES
 from trainer.errors import ModelError
 from trainer.memory import is_out_of_memory
+from trainer.model.adapters import base_of, has_adapter, merge_adapter
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
 
 SAFE_WEIGHTS = ("model.safetensors", "model-?????-of-?????.safetensors")
 """One file or numbered pieces, but not the copies in other formats and precisions that some models have too."""
@@ -101,69 +105,146 @@ def fetch_model(repo: str, *, weights: bool) -> str:
 DEMO_MODEL = Path(__file__).resolve().parents[1] / "demo" / "model"
 
 
-def model_path(config: TrainConfig) -> str:
+def model_path(model: str) -> str:
     """What `from_pretrained` takes: a hub id or a folder.
 
     Raises:
         ModelError: the text is neither a short name, a hub id nor an existing folder, or its weights are pickles.
     """
-    source = config.model_source
+    source = MODEL_SHORT_NAMES.get(model, model)
     if source == "demo":
         return str(DEMO_MODEL)
     folder = Path(source).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelError(
-                f"model={config.model!r}: the folder has no config.json; give a Hugging Face model folder"
+                f"model={model!r}: the folder has no config.json; give a Hugging Face model folder"
             )
-        refuse_pickles(config.model, (path.name for path in folder.iterdir()))
+        refuse_pickles(model, (path.name for path in folder.iterdir()))
         return str(folder)
     if "\\" in source or source.startswith(("/", ".", "~")) or source.count("/") != 1:
         names = ", ".join(MODEL_SHORT_NAMES)
         raise ModelError(
-            f"model={config.model!r}: no such folder; give a folder, a hub id such as openai/whisper-small, "
-            f"or one of {names}"
+            f"model={model!r}: no such folder; give a folder, a hub id such as openai/whisper-small, or one of {names}"
         )
     return source
 
 
-def find_model(config: TrainConfig) -> Path:
-    """The folder that has the model's settings, fetched from the hub where it is not here.
+def find_model(model: str, *, weights: bool = False) -> Path:
+    """The folder with the model's small files, and its weights if wanted, fetched from the hub where it is not here.
 
     Raises:
         ModelError: there is no such model, or its weights are pickles.
     """
-    path = model_path(config)
-    return Path(path) if Path(path).is_dir() else Path(fetch_model(path, weights=False))
+    path = model_path(model)
+    return Path(path) if Path(path).is_dir() else Path(fetch_model(path, weights=weights))
 
 
-def load_pretrained(loader: Any, config: TrainConfig, what: str, /, **kwargs: Any) -> Any:
-    """`loader.from_pretrained`, with failures told in one line."""
+def load_part(loader: Any, model: str, what: str, /, **kwargs: Any) -> Any:
+    """`loader.from_pretrained`, with failures in one line; `what` names the part, and `weights` are large files."""
     from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
     from transformers.utils import logging
 
     # Bars of a second's length, once a trial, would bury what the search prints.
     logging.disable_progress_bar()
-    path = model_path(config)
+    weights = what == "weights"
+    folder = str(find_model(model, weights=weights))
     # PyTorch tells of damaged files with RuntimeError; elsewhere that would be a fault of the program.
-    damaged = (SafetensorError, RuntimeError) if what == "weights" else ()
-    if what == "weights":
-        kwargs["use_safetensors"] = True
+    damaged = (SafetensorError, RuntimeError) if weights else ()
     try:
-        if not Path(path).is_dir():
-            path = fetch_model(path, weights=what == "weights")
-        return loader.from_pretrained(path, **kwargs)
+        return loader.from_pretrained(folder, **kwargs)
     except (OSError, ValueError, KeyError, StrictDataclassError, *damaged) as error:
         if is_out_of_memory(error):
             raise
-        reason = _reason(error)
+        # The first line of the text, with the next one where it only announces that.
+        lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+        reason = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
         if isinstance(error, damaged):
             reason += "; the file is damaged or not this model's: copy or download it again"
-        raise ModelError(f"model={config.model!r}: cannot load the {what} from {path!r}: {reason}") from error
+        raise ModelError(f"model={model!r}: cannot load the {what} from {folder!r}: {reason}") from error
 
 
-def _reason(error: BaseException) -> str:
-    """The first line of an error's text, with the next one where it only announces that."""
-    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
-    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
+def load_model_config(model: str) -> WhisperConfig:
+    """The model's `WhisperConfig` (a small file, no weights).
+
+    Raises:
+        ModelError: the model cannot be found, or is no Whisper.
+    """
+    from transformers import AutoConfig
+
+    loaded = load_part(AutoConfig, model, "configuration")
+    if loaded.model_type != "whisper":
+        raise ModelError(f"model={model!r}: is a {loaded.model_type} model; only Whisper models can be tuned")
+    return loaded  # type: ignore[no-any-return]
+
+
+def load_generation_config(model: str) -> GenerationConfig:
+    """The model's own, as its files have it; of an older model that has none, what its configuration says.
+
+    Raises:
+        ModelError: the model cannot be found.
+    """
+    from transformers import GenerationConfig
+
+    if (find_model(model) / "generation_config.json").is_file():
+        return load_part(GenerationConfig, model, "generation configuration")  # type: ignore[no-any-return]
+    return GenerationConfig.from_model_config(load_model_config(model))
+
+
+def load_weights(model: str, config: WhisperConfig) -> WhisperForConditionalGeneration:
+    """All weights of a model in float32, also where its folder holds adapters alone: the base model with them merged.
+
+    Args:
+        model: as the settings name it.
+        config: its own, with other dropout perhaps.
+
+    Raises:
+        ModelError: the weights cannot be read, or are not those of the model that `config.json` describes; or the base
+            model of adapters cannot be loaded.
+    """
+    folder = Path(model_path(model))
+    if not has_adapter(folder):
+        return _load_weights(model, config)
+    base, generation = base_of(folder), load_generation_config(model)
+    try:
+        loaded = load_weights(base, config)
+    except ModelError as error:
+        raise ModelError(f"model={model!r}: has adapters for {base}, and {error}") from error
+    loaded = merge_adapter(loaded, folder)
+    loaded.generation_config = generation
+    return loaded
+
+
+def _load_weights(model: str, config: WhisperConfig) -> WhisperForConditionalGeneration:
+    import torch
+    from transformers import WhisperForConditionalGeneration
+    from transformers.utils import logging
+
+    # transformers would print a line for each weight that does not fit, and make up those that are missing.
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        loaded, found = load_part(
+            WhisperForConditionalGeneration,
+            model,
+            "weights",
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    finally:
+        logging.set_verbosity(verbosity)
+    unfit = [
+        f"{name} has the shape {tuple(has)} and needs {tuple(needs)}"
+        for name, has, needs in sorted(found["mismatched_keys"])
+    ] + [f"{name} is missing" for name in sorted(found["missing_keys"])]
+    if unfit:
+        others = f" ({len(unfit) - 1} more do not fit)" if len(unfit) > 1 else ""
+        raise ModelError(
+            f"model={model!r}: the weights are not those of its config.json: {unfit[0]}{others}; "
+            "take both from the same model"
+        )
+    return loaded  # type: ignore[no-any-return]

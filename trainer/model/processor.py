@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
 from trainer.errors import ModelError
-from trainer.model.pretrained import load_pretrained
+from trainer.model.pretrained import load_part
 
 if TYPE_CHECKING:
     from transformers import WhisperFeatureExtractor, WhisperTokenizer
@@ -34,6 +35,12 @@ class Processor:
 
         return cls(WhisperFeatureExtractor.from_pretrained(path), WhisperTokenizer.from_pretrained(path))
 
+    @functools.cached_property
+    def is_multilingual(self) -> bool:
+        """Whether its language tokens are used: `.en` models have them too, but never learnt them."""
+        english, end = self.tokenizer.convert_tokens_to_ids(["<|en|>", "<|endoftext|>"])
+        return english not in (None, self.tokenizer.unk_token_id) and end != _ENGLISH_END
+
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the files that transformers' own writes, such that version 4 can read them, too."""
         from transformers import WhisperProcessor
@@ -55,7 +62,7 @@ def load_processor(config: TrainConfig) -> Processor:
     Raises:
         ModelError: the model cannot be loaded, has no tokenizer, or does not know the language or the task.
     """
-    processor: Processor = load_pretrained(Processor, config, "processor")
+    processor: Processor = load_part(Processor, config.model, "processor")
     # Without its files transformers makes a tokenizer of special tokens alone.
     ids = processor.tokenizer("a", add_special_tokens=False).input_ids
     if not processor.tokenizer.decode(ids, skip_special_tokens=True).strip():
@@ -81,7 +88,7 @@ def prefix_tokens(config: TrainConfig, processor: Processor) -> list[int]:
         ModelError: the model does not know the language or the task.
     """
     tokenizer = processor.tokenizer
-    if not is_multilingual(processor):
+    if not processor.is_multilingual:
         if config.language not in (None, "en") or config.task != "transcribe":
             raise ModelError(
                 f"language={config.language!r}, task={config.task!r}: {config.model} only transcribes English; "
@@ -103,10 +110,3 @@ def prefix_tokens(config: TrainConfig, processor: Processor) -> list[int]:
     if tokenizer.prefix_tokens[1] != known:
         raise ModelError(f"model={config.model!r}: its tokenizer puts no {token} in front of transcripts")
     return list(tokenizer.prefix_tokens)
-
-
-def is_multilingual(processor: Processor) -> bool:
-    """Whether the vocabulary has language tokens that are used: `.en` models have them too, but never learnt them."""
-    tokenizer = processor.tokenizer
-    english, end = tokenizer.convert_tokens_to_ids(["<|en|>", "<|endoftext|>"])
-    return english not in (None, tokenizer.unk_token_id) and end != _ENGLISH_END

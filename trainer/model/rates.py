@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from trainer.config import TrainConfig
-from trainer.model.whisper import load_model_config
+from trainer.model.pretrained import load_model_config
 
 DEMO_WIDTH = 128
 _BY_WIDTH = {DEMO_WIDTH: 1e-3, 384: 3.75e-5, 512: 2.5e-5, 768: 1.25e-5, 1024: 6.25e-6, 1280: 4.375e-6}
@@ -34,7 +34,7 @@ def default_learning_rate(config: TrainConfig, base_wer: float | None = None) ->
             a translation is no share of words and changes nothing.
     """
     lora = config.method == "lora"
-    model = load_model_config(config)
+    model = load_model_config(config.model)
     width = min(_BY_WIDTH, key=lambda known: abs(known - model.d_model))
     if width == DEMO_WIDTH:
         return _DEMO_LORA if lora else _BY_WIDTH[width]

@@ -1,35 +1,21 @@
-"""Loading Whisper from the hub, a folder or the embedded demo."""
+"""A Whisper to be trained or evaluated: with its dropout, how it decodes, what of it is trained, in which precision."""
 
 from __future__ import annotations
 
 import copy
 import itertools
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import ConfigError, TrainConfig
-from trainer.errors import ModelError
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError
 from trainer.memory import BF16_CAPABILITY, gpu_capability
-from trainer.model.adapters import add_adapters, base_of, has_adapter, merge_adapter
-from trainer.model.generation import load_generation_config, set_generation
-from trainer.model.pretrained import load_pretrained, model_path
+from trainer.model.adapters import add_adapters
+from trainer.model.pretrained import load_model_config, load_weights
 
 if TYPE_CHECKING:
-    from transformers import WhisperConfig, WhisperForConditionalGeneration
+    from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
 
     from trainer.model.processor import Processor
-
-
-def load_model_config(config: TrainConfig) -> WhisperConfig:
-    """The model's `WhisperConfig` (a small file, no weights)."""
-    from transformers import AutoConfig
-
-    loaded = load_pretrained(AutoConfig, config, "configuration")
-    if loaded.model_type != "whisper":
-        raise ModelError(
-            f"model={config.model!r}: is a {loaded.model_type} model; only Whisper models can be tuned"
-        )
-    return loaded  # type: ignore[no-any-return]
 
 
 def load_model(config: TrainConfig, processor: Processor) -> WhisperForConditionalGeneration:
@@ -42,18 +28,51 @@ def load_model(config: TrainConfig, processor: Processor) -> WhisperForCondition
     import torch
 
     # As arguments of from_pretrained they would become part of the generation config, too.
-    own = load_model_config(config)
+    own = load_model_config(config.model)
     own.dropout, own.apply_spec_augment = config.dropout, config.spec_augment
     own.mask_time_prob, own.mask_feature_prob = config.mask_time_prob, config.mask_feature_prob
     own.mask_time_length, own.mask_feature_length = config.mask_time_length, config.mask_feature_length
     own.mask_time_min_masks = 0  # Whisper's two stretches are more than the share in a window of few seconds
-    model = _whole_weights(config, dtype=torch.float32, config=own)
+    model = load_weights(config.model, own)
     set_generation(model, config, processor)
     # WhisperEncoder fixes them when it is made; from_pretrained makes them trainable again (transformers 5.23).
     model.get_encoder().embed_positions.requires_grad_(False)
     # PyTorch 2.11 and later take it first on H100 and newer: it plans anew for each shape, of which labels have many.
     torch.backends.cuda.enable_cudnn_sdp(False)
     return model
+
+
+def set_generation(model: WhisperForConditionalGeneration, config: TrainConfig, processor: Processor) -> None:
+    """Have the model decode with the language and task of `config`; what older models lack comes from the tokenizer."""
+    generation, multilingual = model.generation_config, processor.is_multilingual
+    _add_missing_ids(generation, processor)
+    generation.forced_decoder_ids = None
+    generation.language = config.language if multilingual else None
+    generation.task = config.task if multilingual else None
+    generation.use_cache = True
+    # Written down even where it is 1: the pipeline would decode with 5 beams, and so to another WER.
+    generation.num_beams = config.generation_num_beams
+    generation.max_new_tokens = None
+    limit = model.config.max_target_positions
+    generation.max_length = min(config.generation_max_length or generation.max_length or limit, limit)
+
+
+def _add_missing_ids(generation: GenerationConfig, processor: Processor) -> None:
+    """Add the ids that generation configs have had since 2023, and transformers' pipeline refuses to do without."""
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES, TASK_IDS
+
+    vocabulary: dict[str, int] = processor.tokenizer.get_vocab()
+    ids: dict[str, Any] = {
+        "is_multilingual": processor.is_multilingual,
+        "no_timestamps_token_id": vocabulary.get("<|notimestamps|>"),
+    }
+    if processor.is_multilingual:
+        tokens = (f"<|{code}|>" for code in LANGUAGES)
+        ids["lang_to_id"] = {token: vocabulary[token] for token in tokens if token in vocabulary}
+        ids["task_to_id"] = {task: vocabulary.get(f"<|{task}|>") for task in TASK_IDS}
+    for name, value in ids.items():
+        if getattr(generation, name, None) is None:
+            setattr(generation, name, value)
 
 
 def limit_training(model: WhisperForConditionalGeneration, config: TrainConfig) -> None:
@@ -101,61 +120,6 @@ def with_bf16_decoder(model: WhisperForConditionalGeneration) -> WhisperForCondi
     finally:
         if wrapped is not None:
             model.forward = wrapped
-
-
-def _whole_weights(config: TrainConfig, /, **kwargs: Any) -> WhisperForConditionalGeneration:
-    """The model with all its weights, also where its folder holds adapters alone: the base model with them merged.
-
-    Raises:
-        ModelError: as `_load_weights`, or the base model cannot be loaded.
-    """
-    folder = Path(model_path(config))
-    if not has_adapter(folder):
-        return _load_weights(config, **kwargs)
-    base = base_of(folder)
-    try:
-        model = _whole_weights(config.replace(model=base), **kwargs)
-    except ModelError as error:
-        raise ModelError(f"model={config.model!r}: has adapters for {base}, and {error}") from error
-    model = merge_adapter(model, folder)
-    model.generation_config = load_generation_config(config)
-    return model
-
-
-def _load_weights(config: TrainConfig, /, **kwargs: Any) -> WhisperForConditionalGeneration:
-    """The model with all its weights.
-
-    Raises:
-        ModelError: the weights cannot be read, or are not those of the model that `config.json` describes.
-    """
-    from transformers import WhisperForConditionalGeneration
-    from transformers.utils import logging
-
-    # transformers would print a line for each weight that does not fit, and make up those that are missing.
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        model, found = load_pretrained(
-            WhisperForConditionalGeneration,
-            config,
-            "weights",
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            **kwargs,
-        )
-    finally:
-        logging.set_verbosity(verbosity)
-    unfit = [
-        f"{name} has the shape {tuple(has)} and needs {tuple(needs)}"
-        for name, has, needs in sorted(found["mismatched_keys"])
-    ] + [f"{name} is missing" for name in sorted(found["missing_keys"])]
-    if unfit:
-        others = f" ({len(unfit) - 1} more do not fit)" if len(unfit) > 1 else ""
-        raise ModelError(
-            f"model={config.model!r}: the weights are not those of its config.json: {unfit[0]}{others}; "
-            "take both from the same model"
-        )
-    return model  # type: ignore[no-any-return]
 
 
 def resolve_precision(precision: str) -> str:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.data.features import pad_features
 from trainer.errors import ConfigError, DivergedError
 from trainer.memory import BatchSize, is_out_of_memory
-from trainer.model.pretrained import fetch_model, model_path
+from trainer.model.pretrained import find_model, load_model_config
 from trainer.model.processor import load_processor, prefix_tokens
-from trainer.model.whisper import load_model, load_model_config, with_bf16_decoder
+from trainer.model.whisper import load_model, with_bf16_decoder
 
 if TYPE_CHECKING:
     import torch
@@ -97,11 +96,9 @@ def check_model(config: TrainConfig) -> None:
     Raises:
         ModelError: it is not there, is no Whisper model, or does not know the language.
     """
-    load_model_config(config)
+    load_model_config(config.model)
     load_processor(config)
-    path = model_path(config)
-    if not Path(path).is_dir():
-        fetch_model(path, weights=True)
+    find_model(config.model, weights=True)
 
 
 class Decoder:

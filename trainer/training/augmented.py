@@ -11,29 +11,42 @@ from trainer.augmentation.augmenter import Augmenter
 from trainer.config import TrainConfig
 from trainer.data.features import count_frames, extract_features
 from trainer.threads import one_torch_thread
-from trainer.training.window import round_window, window_frames
+from trainer.training.window import round_window
 
 if TYPE_CHECKING:
     from transformers import WhisperFeatureExtractor
 
-    from trainer.data.prepared import PreparedData
+    from trainer.data.prepared import PreparedSplit
 
 
 class AugmentedSplit:
     """The training split as it is heard in each epoch, the same in whatever process and batch."""
 
     def __init__(
-        self, config: TrainConfig, data: PreparedData, extractor: WhisperFeatureExtractor, full: int
+        self,
+        config: TrainConfig,
+        split: PreparedSplit,
+        extractor: WhisperFeatureExtractor,
+        window: int,
+        full: int,
     ) -> None:
-        """What `config` makes of the training split, of a model that hears `full` frames.
+        """What `config` makes of a split.
+
+        Args:
+            config: says what is changed.
+            split: the training clips.
+            extractor: of the model.
+            window: of the training in feature frames, as for clips that are not changed.
+            full: the model's own.
 
         Raises:
             DataError: noises or impulse responses cannot be read.
         """
-        self._split, self._extractor = data.splits["train"], extractor
-        self.window = augmented_frames(config, data, full)
+        self._split, self._extractor = split, extractor
+        self.window = augmented_frames(config, split, window, full)
         """Feature frames that hold every clip, however it is changed."""
-        self._augmenter = Augmenter(config, most_samples(extractor, self.window, full))
+        longest = most_samples(extractor, self.window, full)
+        self._augmenter = Augmenter(config, longest)
 
     def frames(self, epochs: np.ndarray, clips: np.ndarray) -> np.ndarray:
         """Feature frames of clips in their epochs, (clips,) each."""
@@ -62,13 +75,12 @@ def most_samples(extractor: WhisperFeatureExtractor, window: int, full: int) -> 
     return int(window * extractor.hop_length - (0 if window == full else extractor.n_fft // 2))
 
 
-def augmented_frames(config: TrainConfig, data: PreparedData, full: int) -> int:
-    """The window of a training whose clips may be longer than they are.
+def augmented_frames(config: TrainConfig, split: PreparedSplit, window: int, full: int) -> int:
+    """The window of a training whose clips may be longer than they are; else it is `window`.
 
     A number of seconds stays what it is: clips are slowed down as far as they fit.
     """
-    own = window_frames(config, data, full)
     if isinstance(config.audio_window, float):
-        return own
+        return window
     slowest = (1 + config.augment_speed) ** config.augment_strength
-    return min(full, max(own, round_window(math.ceil(data.splits["train"].most_frames() * slowest))))
+    return min(full, max(window, round_window(math.ceil(split.most_frames() * slowest))))

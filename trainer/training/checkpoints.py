@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from trainer.errors import CheckpointError, DiskFullError
 from trainer.files import FULL, flush, nearest_folder, write_whole
 from trainer.model.adapters import is_adapted
-from trainer.model.whisper import limit_training, load_model_config
+from trainer.model.pretrained import load_model_config
+from trainer.model.whisper import limit_training
 from trainer.optimizers import optimizer_bytes
 from trainer.report import Kept
 from trainer.training.distributed import world_size
@@ -171,7 +172,7 @@ def estimated_checkpoint_bytes(config: TrainConfig, keep: Kept = "all") -> int:
     import torch
     from transformers import WhisperForConditionalGeneration
 
-    loaded = load_model_config(config)
+    loaded = load_model_config(config.model)
     with torch.device("meta"):
         model = WhisperForConditionalGeneration(loaded)
     limit_training(model, config)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainer.config import TrainConfig
-from trainer.model.generation import allow_tokens, load_generation_config
+from trainer.model.pretrained import load_generation_config
 from trainer.model.processor import load_processor
 
 if TYPE_CHECKING:
@@ -47,13 +47,19 @@ def allow_taught(
     taught = np.intersect1d(generation.suppress_tokens or [], labels.tokens[labels.tokens < end])
     first = np.unique(labels.tokens[labels.offsets[:-1] + len(processor.tokenizer.prefix_tokens)])
     # The end itself comes first where nothing is said (`empty_text=keep`).
-    return allow_tokens(generation, taught.tolist(), first[first <= end].tolist())
+    taken = set[int]()
+    for name, allowed in (("suppress_tokens", taught), ("begin_suppress_tokens", first[first <= end])):
+        listed = getattr(generation, name, None) or []
+        if found := set(allowed.tolist()).intersection(listed):
+            setattr(generation, name, [token for token in listed if token not in found])
+            taken |= found
+    return sorted(taken)
 
 
 def allowed_note(config: TrainConfig, data: PreparedData) -> str | None:
     """A sentence for the user on what a training with these settings takes off the lists; None where it is nothing."""
     processor = load_processor(config)
-    tokens = allow_taught(load_generation_config(config), config, data, processor)
+    tokens = allow_taught(load_generation_config(config.model), config, data, processor)
     # A space that a text begins with is no sign. Of "♪" and its like the list has the first two bytes, which no text
     # is made of.
     said = [token for token in tokens if token != processor.tokenizer.eos_token_id]

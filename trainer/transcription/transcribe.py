@@ -15,8 +15,8 @@ from trainer.config import TrainConfig
 from trainer.data.audio import AUDIO_SUFFIXES, SAMPLE_RATE, AudioFile
 from trainer.errors import DataError
 from trainer.memory import BatchSize
-from trainer.model.generation import load_generation_config
-from trainer.model.processor import is_multilingual, window_seconds
+from trainer.model.pretrained import load_generation_config
+from trainer.model.processor import window_seconds
 from trainer.scoring.decoding import Decoder
 from trainer.scoring.hallucinations import COMPRESSION_RATIO, compression_ratio
 from trainer.threads import one_torch_thread
@@ -123,11 +123,11 @@ class Transcriber:
 
         logging.set_verbosity_error()
         asked = TrainConfig(model=model, language=language or "en")
-        own = load_generation_config(asked)
+        own = load_generation_config(model)
         known = asked.language if language else getattr(own, "language", None)
         self.task = task or getattr(own, "task", None) or "transcribe"
         self._decoder = Decoder(asked.replace(task=self.task, language=known or asked.language))
-        self._multilingual = is_multilingual(self._decoder.processor)
+        self._multilingual = self._decoder.processor.is_multilingual
         self.language = self._decoder.config.language if known or not self._multilingual else None
         self._size = BatchSize(batch_size)
         self.window = window_seconds(self._decoder.processor.feature_extractor)

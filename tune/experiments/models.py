@@ -97,7 +97,7 @@ def _folder(word: str, path: Path) -> NamedModel:
             f"model {word!r}: the folder has no config.json; give a Hugging Face model folder, as "
             f"tune-whisper export writes it (it has {there})"
         )
-    find_model(TrainConfig(model=str(path)))  # which refuses what must not be loaded
+    find_model(str(path))  # which refuses what must not be loaded
     if not any((path / name).is_file() for name in _WEIGHTS):
         converted = [entry.name for entry in path.iterdir() if entry.suffix in (".bin", ".ggml")]
         which = f"; {converted[0]} is of another format" if converted else ""

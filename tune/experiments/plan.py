@@ -208,9 +208,10 @@ class Plan:
         for optimizer in self.values_of("optimizer"):
             check_installed(optimizer)
         if frozen := max(self.values_of("freeze_encoder_layers")):
-            from trainer.model.whisper import check_depth, load_model_config
+            from trainer.model.pretrained import load_model_config
+            from trainer.model.whisper import check_depth
 
-            check_depth(self.base.replace(freeze_encoder_layers=frozen), load_model_config(self.base))
+            check_depth(self.base.replace(freeze_encoder_layers=frozen), load_model_config(self.base.model))
 
     def after_baseline(self, base_wer: float | None) -> Plan:
         """The plan with numbers for learning rates; the WER is in percent, None where it does not count.

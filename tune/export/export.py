@@ -92,7 +92,7 @@ def export_trial(
         with console.status("writing and measuring the model ..."):
             write_model(config, checkpoint, partial, point)
             if adapter:
-                export_adapter(checkpoint, partial / ADAPTER_FOLDER, model_path(config))
+                export_adapter(checkpoint, partial / ADAPTER_FOLDER, model_path(config.model))
             exported = config.replace(model=str(partial))
             try:
                 rates, changed = _measure(saved, exported)
@@ -290,15 +290,15 @@ def export_existing(
         ModelError: the model cannot be loaded.
     """
     from trainer.conversion.hugging_face import write_model
+    from trainer.model.pretrained import load_model_config
     from trainer.model.processor import load_processor
-    from trainer.model.whisper import load_model_config
 
     folder = Path(model).expanduser()
     if output is None:
         _check_addable(model, folder, targets)
     config = _known_settings(model, folder, data, language)
     load_processor(config)
-    load_model_config(config)  # which refuses what is no Whisper
+    load_model_config(config.model)  # which refuses what is no Whisper
     checked = data is not None or (folder / SETTINGS_FILE).is_file()
     if targets and not checked:
         say(console, f"warning: {model} does not say what it was trained on; --data gives clips to check on")
@@ -332,7 +332,7 @@ def _known_settings(model: str, folder: Path, data: str | None, language: str | 
     """The settings that the model was trained with, as far as it holds them."""
     known = exported_settings(folder)
     if not known:
-        place = folder if folder.is_dir() else find_model(TrainConfig(model=model))
+        place = folder if folder.is_dir() else find_model(model)
         generation = read_object(place / "generation_config.json")
         known = {name: generation[name] for name in ("language", "task") if generation.get(name)}
         if model == "demo" or model.endswith(".en") or generation.get("is_multilingual") is False:

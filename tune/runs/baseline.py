@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainer.model.whisper import load_model_config
+from trainer.model.pretrained import load_model_config
 from trainer.scoring.objectives import objective_value, objective_words
 from trainer.scoring.part import chosen_clips, enough_clips
 from trainer.training.window import FRAMES_PER_SECOND, GUARD_CLIPS, varies, window_frames, window_problem
@@ -127,7 +127,7 @@ def _rates_of_trials(session: Session, part: int | None) -> dict[str, float]:
 
 def _frames(session: Session) -> tuple[int, int]:
     """Feature frames of the model's own window, and of the trainings'."""
-    full = 2 * int(load_model_config(session.plan.base).max_source_positions)
+    full = 2 * int(load_model_config(session.plan.base.model).max_source_positions)
     return full, window_frames(session.plan.base, session.data, full)
 
 

@@ -213,14 +213,14 @@ def _earlier(session: Session) -> list[EarlierTrial]:
 
 def _evaluation_ratio(session: Session) -> float:
     """How much longer an evaluation of a repeat takes: of all clips, and on whole windows."""
-    from trainer.model.whisper import load_model_config
+    from trainer.model.pretrained import load_model_config
     from trainer.training.window import mean_evaluated_frames
 
     every, trial = len(session.data.splits["validation"]), trial_settings(session)
     ratio = every / (session.state.baseline.trial_clips or every)
     if trial == session.base:
         return ratio
-    full = 2 * int(load_model_config(session.base).max_source_positions)
+    full = 2 * int(load_model_config(session.base.model).max_source_positions)
     return ratio * full / mean_evaluated_frames(trial, session.data, full)
 
 

@@ -166,7 +166,10 @@ def test_data_sets_that_cannot_be_had(hub: Hub, tmp_path: Path, settings: str, w
     assert "\n" not in message
 
 
-LOAD_MODEL = "from trainer.model.whisper import load_model_config\nfrom trainer.model.processor import load_processor\n"
+LOAD_MODEL = """
+from trainer.model.pretrained import load_model_config
+from trainer.model.processor import load_processor
+"""
 
 
 @pytest.mark.parametrize(
@@ -177,7 +180,7 @@ LOAD_MODEL = "from trainer.model.whisper import load_model_config\nfrom trainer.
     ],
 )
 def test_models_that_cannot_be_had(hub: Hub, tmp_path: Path, model: str, words: str) -> None:
-    code = LOAD_MODEL + f"load_model_config(TrainConfig(model={model!r}))"
+    code = LOAD_MODEL + f"load_model_config({model!r})"
     message = run(hub.url, tmp_path, code)
     assert words in message
     assert "\n" not in message

@@ -19,7 +19,7 @@ from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.errors import DataError
 from trainer.model.averaging import load_mean
-from trainer.model.generation import load_generation_config
+from trainer.model.pretrained import load_generation_config
 from trainer.model.processor import load_processor
 from trainer.training.taught import allow_taught
 from tune.cli import main as tune_whisper
@@ -99,9 +99,9 @@ def test_silence_that_is_taught_may_be_written(config: TrainConfig, base: Path) 
     processor = load_processor(config)
     end, prefix = processor.tokenizer.eos_token_id, processor.tokenizer.prefix_tokens
     assert list(prepare(silent).splits["train"].labels(0)) == [*prefix, end]
-    listed = load_generation_config(silent)
+    listed = load_generation_config(silent.model)
     listed.eos_token_id = [end]
-    assert end not in allow_taught(load_generation_config(config), config, prepare(config), processor)
+    assert end not in allow_taught(load_generation_config(config.model), config, prepare(config), processor)
     assert end in allow_taught(listed, silent, prepare(silent), processor)
     assert end not in (listed.begin_suppress_tokens or [])
     data.write_text(Path(config.data).read_text().replace("(a0) a", "<|endoftext|> a0"))

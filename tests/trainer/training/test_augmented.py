@@ -70,7 +70,8 @@ def test_samples_are_the_same_for_all_workers_and_splits_of_a_batch(
 
 
 def augmented_split(config: TrainConfig, data: PreparedData) -> AugmentedSplit:
-    return AugmentedSplit(config, data, load_processor(config).feature_extractor, FULL)
+    extractor, window = load_processor(config).feature_extractor, window_frames(config, data, FULL)
+    return AugmentedSplit(config, data.splits["train"], extractor, window, FULL)
 
 
 def test_unchanged_clips_have_their_stored_features(config: TrainConfig, data: PreparedData) -> None:
@@ -115,7 +116,7 @@ def test_every_clip_fits_in_the_window(config: TrainConfig, data: PreparedData, 
 def test_a_mild_change_needs_little_more_window(config: TrainConfig, data: PreparedData) -> None:
     plain = window_frames(config, data, FULL)
     mild = config.replace(augment_strength=0.2)
-    assert plain < augmented_frames(mild, data, FULL) < 1.15 * plain + 16
+    assert plain < augmented_frames(mild, data.splits["train"], plain, FULL) < 1.15 * plain + 16
 
 
 def test_evaluations_hear_the_clips_as_they_are(

@@ -22,8 +22,9 @@ from transformers.models.whisper.modeling_whisper import shift_tokens_right
 from trainer.config import TrainConfig
 from trainer.data.features import pad_features
 from trainer.data.prepared import prepare
+from trainer.model.pretrained import load_model_config
 from trainer.model.processor import load_processor
-from trainer.model.whisper import load_model, load_model_config
+from trainer.model.whisper import load_model
 from trainer.train import make_trainer
 from trainer.training.batches import BatchPlan, PlannedClip
 from trainer.training.collator import WhisperCollator
@@ -110,7 +111,7 @@ def test_collator_leaves_one_start_token(small_config: TrainConfig) -> None:
 
 def test_some_clips_are_learned_with_times(small_config: TrainConfig) -> None:
     split, processor = prepare(small_config).splits["train"], load_processor(small_config)
-    model = load_model_config(small_config)
+    model = load_model_config(small_config.model)
     no_times = processor.tokenizer.prefix_tokens[-1]
     collators = [
         WhisperCollator(
