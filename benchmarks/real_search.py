@@ -70,6 +70,8 @@ def search(data: str, seed: int, model: Path, table: Path, work: Path) -> dict[s
         asked = ["--space", "lr_batch", "--trials", str(TRIALS), "--experiment", name, "--seed", str(seed)]
         asked += ["--model", str(model), "--data", str(table), "--language", real.LANGUAGES[data]]
         asked += ["--epochs", str(real.EPOCHS[data])]
+        # One trial at a time on both cores: two of whisper-base take more than 24 GB.
+        asked += ["--max-concurrent", "1", "--cpus-per-trial", str(os.cpu_count())]
         run(*(["--resume", name] if begun else asked), *storage)
     if not exported.is_dir():
         run("export", name, "--output", str(exported), *storage)
