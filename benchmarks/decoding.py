@@ -11,26 +11,22 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+import shapes
+import torch
+from transformers import GenerationMixin
 
-import shapes  # noqa: E402
-import torch  # noqa: E402
-from transformers import GenerationMixin  # noqa: E402
-
-from trainer.config import TrainConfig  # noqa: E402
-from trainer.data.features import pad_features  # noqa: E402
-from trainer.data.prepared import prepare  # noqa: E402
-from trainer.model.greedy import GreedyDecoder  # noqa: E402
-from trainer.model.processor import load_processor  # noqa: E402
-from trainer.model.whisper import load_model  # noqa: E402
+from trainer.config import TrainConfig
+from trainer.data.features import pad_features
+from trainer.data.prepared import prepare
+from trainer.model.greedy import GreedyDecoder
+from trainer.model.processor import load_processor
+from trainer.model.whisper import load_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 Decode = Callable[[torch.Tensor], torch.Tensor]

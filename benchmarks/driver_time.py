@@ -4,9 +4,9 @@
 
 One after the other, each in a process and a Ray of its own, on a pseudo-terminal: `bare` is Ray Tune with
 `OptunaSearch` and `ASHAScheduler`, which writes and shows nothing, `ours` the whole `tune-whisper`. Both have the same
-made-up curves (`curves.py`) and rungs, and one trial at a time, so that nothing runs beside the driver but the trial
-that it waits for. Told are wall seconds and CPU seconds of the driver's process a trial, between the first trial's
-start and the last one's end, and its memory.
+made-up curves (`curves.py`; no trial fails) and rungs, and one trial at a time, so that nothing runs beside the driver
+but the trial that it waits for. Told are wall seconds and CPU seconds of the driver's process a trial, between the
+first trial's start and the last one's end, and its memory.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PATHS = [str(ROOT / place) for place in (".", "benchmarks", "benchmarks/peers", "tests/support")]
+PATHS = [str(ROOT / place) for place in (".", "benchmarks", "tests/support")]
 sys.path[:0] = PATHS
 
 import psutil  # noqa: E402
 import ray.tune  # noqa: E402
+from peers.ray_plain import lr_batch  # noqa: E402
+from ray.tune.schedulers import ASHAScheduler  # noqa: E402
+from ray.tune.search.optuna import OptunaSearch  # noqa: E402
 
-FAMILY = "noisy"
-"""No trial fails: a new process for the next one costs all the same."""
 CLIPS, EPOCHS = 32, 32
-TERMINAL = {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+TERMINAL = {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40", "RAY_USAGE_STATS_ENABLED": "0"}
 
 Row = dict[str, float]
 
@@ -62,14 +63,35 @@ class Meter(ray.tune.Callback):
 
 def drive_bare(trials: int, meter: Meter) -> None:
     """Bare Ray Tune in this process."""
-    import ray_bare
-
     from tune.search.scheduler import rung_grid
     from tune.space.space import load_space
 
     settings = load_space("lr_batch").scheduler
     rungs = rung_grid(CLIPS * EPOCHS, settings.reduction_factor, settings.rungs, 64, least=128)
-    ray_bare.search(trials, rungs, FAMILY, meter)
+
+    def trial(config: dict[str, Any]) -> None:
+        from curves import draw_curves
+
+        curve = draw_curves("noisy", 3, rungs[-1], 1e-3)
+        for rung in rungs:
+            ray.tune.report({**curve(config, rung, 0), "samples_seen": rung})
+
+    os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
+    ray.init("local", log_to_driver=False, include_dashboard=False)
+    ray.tune.Tuner(
+        ray.tune.with_resources(trial, {"cpu": 1}),
+        param_space=lr_batch(),
+        tune_config=ray.tune.TuneConfig(
+            metric="wer",
+            mode="min",
+            num_samples=trials,
+            max_concurrent_trials=1,
+            search_alg=OptunaSearch(seed=1),
+            scheduler=ASHAScheduler(time_attr="samples_seen", max_t=rungs[-1], grace_period=rungs[0]),
+            reuse_actors=True,
+        ),
+        run_config=ray.tune.RunConfig(storage_path=str(Path.cwd()), callbacks=[meter], verbose=0),
+    ).fit()
 
 
 def drive_ours(trials: int, meter: Meter) -> None:
@@ -95,7 +117,7 @@ def drive_ours(trials: int, meter: Meter) -> None:
     words += " --max-concurrent 1 --cpus-per-trial 1"
     for setting in (f"max_train_clips={CLIPS}", "max_eval_clips=2", "generation_max_length=8"):
         words += f" --set {setting}"
-    if code := synthetic.main(FAMILY, words.split()):
+    if code := synthetic.main("noisy", words.split()):
         sys.exit(code)
 
 
@@ -104,16 +126,13 @@ KINDS = {"bare": drive_bare, "ours": drive_ours}
 
 def measure(kind: str, trials: int, folder: Path) -> list[Row]:
     """One search in a process of its own."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI")
-    }
+    for name in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI"):
+        os.environ.pop(name, None)
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, __file__, "--drive", kind, "--trials", str(trials)],
         cwd=folder,
-        env={**kept, **TERMINAL, "PYTHONPATH": os.pathsep.join(PATHS)},
+        env={**os.environ, **TERMINAL, "PYTHONPATH": os.pathsep.join(PATHS)},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

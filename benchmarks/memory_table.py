@@ -12,13 +12,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import shapes
 import torch
@@ -103,7 +99,7 @@ def norms_in_float32() -> Iterator[None]:
 
 
 def main() -> None:
-    """Print the table, and with `--measure` what a GPU says."""
+    """Print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -23,10 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-import few_speakers  # noqa: E402
+import few_speakers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +52,6 @@ def search(space: str, data: Path, seed: int, asked: argparse.Namespace, words: 
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-        environment["PYTHONPATH"] = str(ROOT)
         with (Path(place) / "log").open("w") as log:
             done = subprocess.run(command, check=False, cwd=place, env=environment, stdout=log, stderr=log)
         told = (Path(place) / "log").read_text()

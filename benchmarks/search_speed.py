@@ -54,7 +54,7 @@ def run_peer(name: str, folder: Path, asked: argparse.Namespace, seed: int) -> S
     command = [sys.executable, str(ROOT / "benchmarks" / "peers" / f"{name}.py"), *words]
     begun = time.time()
     with (folder / "log.txt").open("w") as log:
-        done = subprocess.run(command, check=False, cwd=folder, env=environment(), stdout=log, stderr=log)
+        done = subprocess.run(command, check=False, cwd=folder, stdout=log, stderr=log)
     if done.returncode:
         raise SystemExit((folder / "log.txt").read_text()[-3000:])
     seconds = time.time() - begun
@@ -70,7 +70,7 @@ def run_ours(folder: Path, asked: argparse.Namespace, seed: int, wanted: float, 
     words += f" --finalists 0 --set generation_max_length=40 --set max_train_clips={asked.clips} --model"
     command = [sys.executable, "-m", "tune", *words.split(), str(asked.model.absolute())]
     begun = time.time()
-    process = subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
     log = folder / "experiments" / "ours" / "events.jsonl"
     points: list[tuple[float, float]] = []
     while process.poll() is None:
@@ -84,12 +84,6 @@ def run_ours(folder: Path, asked: argparse.Namespace, seed: int, wanted: float, 
     if process.returncode not in (0, 130):
         raise SystemExit(f"our search failed with exit code {process.returncode}")
     return Search(points, time.time() - begun)
-
-
-def environment() -> dict[str, str]:
-    """No Ray cluster, and the package from here."""
-    kept = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    return {**kept, "PYTHONPATH": str(ROOT)}
 
 
 def once(asked: argparse.Namespace, seed: int) -> dict[str, Search]:
@@ -120,6 +114,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--model", type=Path, default=DEMO / "model", help="folder (default: the demo's)")
     asked = parser.parse_args()
+    os.environ.pop("RAY_ADDRESS", None)
     rows = [once(asked, seed) for seed in asked.seeds]
     for peer in PEERS:
         ratios = [row[peer].seconds / row["ours"].reached(row[peer].best) for row in rows]

@@ -22,19 +22,16 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks" / "peers"), str(ROOT / "benchmarks")]
+import shapes
+import torch
+from flops import matrix_peak, training_flops
+from peers import plain
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from transformers import Seq2SeqTrainer, WhisperConfig
 
-import plain  # noqa: E402
-import shapes  # noqa: E402
-import torch  # noqa: E402
-from flops import matrix_peak, training_flops  # noqa: E402
-from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
-from transformers import Seq2SeqTrainer, WhisperConfig  # noqa: E402
-
-from trainer.config import TrainConfig  # noqa: E402
-from trainer.data.prepared import prepare  # noqa: E402
-from trainer.train import evaluate, train  # noqa: E402
+from trainer.config import TrainConfig
+from trainer.data.prepared import prepare
+from trainer.train import evaluate, train
 
 TOKENS = 25
 """Of each transcript: a random model never ends one."""

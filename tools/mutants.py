@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import io
 import json
 import os
 import random
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,10 +45,9 @@ AREAS = {
 }
 """How many faults each area has, and its files."""
 
-OPERATORS: dict[type, str] = {
-    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
-    ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is",
-    ast.And: "or", ast.Or: "and", ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*",
+SWAPS = {
+    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "and": "or", "or": "and",
+    "+": "-", "-": "+", "*": "/", "/": "*", "//": "*", "True": "False", "False": "True", "not": "",
 }  # fmt: skip
 
 
@@ -60,7 +61,7 @@ def main() -> None:
     arguments = parser.parse_args()
     mutants = json.loads(LIST.read_text()) if LIST.is_file() else []
     if arguments.action == "draw":
-        write(drawn(mutants, random.Random(arguments.seed)))
+        LIST.write_text(json.dumps(drawn(mutants, random.Random(arguments.seed)), indent=1) + "\n")
         return
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "checkout"
@@ -70,7 +71,7 @@ def main() -> None:
                 continue
             began = time.monotonic()
             mutant["killed_by"] = killed_by(mutant, copy, arguments.tests)
-            write(mutants)
+            LIST.write_text(json.dumps(mutants, indent=1) + "\n")
             seconds = time.monotonic() - began
             print(f"{number}/{len(mutants)} {mutant['file']} {mutant['function']}: ", end="")
             print(f"{mutant['killed_by'] or 'survives'} ({seconds:.0f} s)", flush=True)
@@ -83,80 +84,41 @@ def drawn(known: list[dict[str, Any]], random_: random.Random) -> list[dict[str,
     found = []
     for area, (count, places) in AREAS.items():
         kept = [one for one in known if one["area"] == area and planted(one, ROOT) is not None]
-        names = [one["file"] for one in kept]
-        every = [one for path in files(places) for one in faults(path)]
+        files = [file for place in places for file in sorted((ROOT / place).glob("*.py")) or [ROOT / place]]
+        every = [one for file in files for one in faults(file)]
         random_.shuffle(every)
         for one in every:
             # Of an area of several files no more than two of each, and none of a statement twice.
-            seen = one["line"] in [other["line"] for other in kept] or names.count(one["file"]) >= max(
-                2, count / len(files(places))
-            )
-            if len(kept) < count and not seen:
+            beside = [other for other in kept if other["file"] == one["file"]]
+            room = len(kept) < count and len(beside) < max(2, count / len(files))
+            if room and one["line"] not in [other["line"] for other in kept] and compiles(one):
                 kept.append({"area": area, **one})
-                names.append(one["file"])
         found += kept
     return found
 
 
-def files(places: list[str]) -> list[Path]:
-    """The Python files of some files and folders that exist."""
-    paths = [ROOT / place for place in places]
-    return [
-        file
-        for path in paths
-        for file in (sorted(path.glob("*.py")) if path.is_dir() else [path] * path.exists())
-    ]
-
-
 def faults(path: Path) -> Iterator[dict[str, Any]]:
-    """Every fault that can be planted in a file."""
+    """Every fault that can be planted in a function of a file."""
     text = path.read_text(encoding="utf-8")
-    lines = text.splitlines()
-    tree = ast.parse(text)
-    for function in ast.walk(tree):
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        for node in (part for statement in function.body for part in ast.walk(statement)):
-            for row, column, old, new in changes(node, lines):
-                yield {
-                    "file": str(path.relative_to(ROOT)),
-                    "function": function.name,
-                    "line": lines[row].strip(),
-                    "column": column - (len(lines[row]) - len(lines[row].lstrip())),
-                    "old": old,
-                    "new": new,
-                }
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        row, column = token.start
+        around = [each for each in functions if each.body[0].lineno <= row <= (each.end_lineno or 0)]
+        new = str(int(token.string) + 1) if token.string.isdigit() else SWAPS.get(token.string)
+        if around and new is not None and "strict=" not in token.line:
+            line = token.line.strip()
+            column -= len(token.line) - len(token.line.lstrip())
+            found = {"file": str(path.relative_to(ROOT)), "function": around[-1].name, "line": line}
+            yield {**found, "column": column, "old": token.string, "new": new}
 
 
-def changes(node: ast.AST, lines: list[str]) -> Iterator[tuple[int, int, str, str]]:
-    """Row, column, text and new text of the changes of one node."""
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        yield from between(node.left, node.ops[0], node.comparators[0], lines)
-    elif isinstance(node, ast.BoolOp):
-        yield from between(node.values[0], node.op, node.values[1], lines)
-    elif isinstance(node, ast.BinOp):
-        yield from between(node.left, node.op, node.right, lines)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        row = node.lineno - 1
-        old = lines[row][node.col_offset : node.end_col_offset]
-        new = str(not node.value) if isinstance(node.value, bool) else str(node.value + 1)
-        # Positions in an f-string are not right; what is said of `strict` changes nothing.
-        if old == str(node.value) and "strict=" not in lines[row]:
-            yield row, node.col_offset, old, new
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield node.lineno - 1, node.col_offset, "not ", ""
-
-
-def between(
-    left: ast.expr, operator: ast.AST, right: ast.expr, lines: list[str]
-) -> Iterator[tuple[int, int, str, str]]:
-    """The change of the operator between two operands on one line."""
-    if type(operator) not in OPERATORS or left.end_lineno != right.lineno or left.end_lineno is None:
-        return
-    row, start, end = right.lineno - 1, left.end_col_offset or 0, right.col_offset
-    old = lines[row][start:end]
-    if old.strip() and "(" not in old and ")" not in old and lines[row].isascii():
-        yield row, start, old, f" {OPERATORS[type(operator)]} "
+def compiles(mutant: dict[str, Any]) -> bool:
+    """Whether its file is still Python: a `*` may be no product."""
+    try:
+        ast.parse(planted(mutant, ROOT) or "")
+    except SyntaxError:
+        return False
+    return True
 
 
 def planted(mutant: dict[str, Any], root: Path) -> str | None:
@@ -190,12 +152,7 @@ def killed_by(mutant: dict[str, Any], copy: Path, tests: list[str] | None) -> st
         done = subprocess.run(
             [
                 sys.executable,
-                "-m",
-                "pytest",
-                "-x",
-                "-q",
-                "-p",
-                "no:cacheprovider",
+                *["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"],
                 *(tests or own_tests(mutant, copy)),
             ],
             cwd=copy,
@@ -219,10 +176,8 @@ def own_tests(mutant: dict[str, Any], copy: Path) -> list[str]:
     if not room.is_dir():  # its tests are those of the room that uses it
         room = copy / "tests/tune/export"
     name = str(module).replace("/", ".")
-    every = sorted(room.glob("test_*.py"))
-    return [
-        str(path.relative_to(copy)) for path in sorted(every, key=lambda path: name not in path.read_text())
-    ]
+    every = sorted(room.glob("test_*.py"), key=lambda path: (name not in path.read_text(), path))
+    return [str(path.relative_to(copy)) for path in every]
 
 
 def copy_checkout(target: Path) -> None:
@@ -233,11 +188,6 @@ def copy_checkout(target: Path) -> None:
         shutil.copy2(ROOT / name, target / name)
     if (ROOT.parent / "shared").is_dir():
         (target.parent / "shared").symlink_to(ROOT.parent / "shared")
-
-
-def write(mutants: list[dict[str, Any]]) -> None:
-    """Write the list."""
-    LIST.write_text(json.dumps(mutants, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

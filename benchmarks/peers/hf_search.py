@@ -7,7 +7,6 @@ Writes a line of JSON for every evaluation to OUTPUT: seconds since the start of
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
@@ -33,21 +32,18 @@ def main(model: Path, data: Path, trials: int, epochs: int, seed: int, clips: in
         def on_evaluate(
             self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any
         ) -> None:
-            row = {"seconds": time.time() - BEGUN, "wer": metrics["eval_wer"]}
-            with output.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            plain.log(output, BEGUN, metrics["eval_wer"])
 
     def space(trial: optuna.Trial) -> dict[str, Any]:
         return {
             "learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True),
             "warmup_steps": trial.suggest_float("warmup_steps", 0.0, 0.3),  # a share, since transformers 5
-            **{
-                name: trial.suggest_categorical(name, values)
-                for name, values in (
-                    ("per_device_train_batch_size", [4, 8, 16]),
-                    ("gradient_accumulation_steps", [1, 2, 4]),
-                )
-            },
+            "per_device_train_batch_size": trial.suggest_categorical(
+                "per_device_train_batch_size", [4, 8, 16]
+            ),
+            "gradient_accumulation_steps": trial.suggest_categorical(
+                "gradient_accumulation_steps", [1, 2, 4]
+            ),
         }
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -57,14 +53,10 @@ def main(model: Path, data: Path, trials: int, epochs: int, seed: int, clips: in
             splits,
             Path(scratch),
             start=plain.load_model(model).config.decoder_start_token_id,
-            generation_max_length=40,
             warmup_steps=0.1,  # a number with a fraction, or the search would cut those it tries to whole ones
             num_train_epochs=epochs,
-            eval_strategy="epoch",
-            save_strategy="epoch",
-            save_total_limit=1,
-            per_device_eval_batch_size=16,
             seed=seed,
+            **plain.SEARCHED,
         )
         trainer.add_callback(Log())
         trainer.hyperparameter_search(

@@ -7,6 +7,8 @@ with `predict_with_generate`. What the other peers need of it, they import from 
 from __future__ import annotations
 
 import io
+import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,21 @@ from transformers import (
     WhisperForConditionalGeneration,
     WhisperProcessor,
 )
+
+SEARCHED: dict[str, Any] = {
+    "generation_max_length": 40,
+    "eval_strategy": "epoch",
+    "save_strategy": "epoch",
+    "save_total_limit": 1,
+    "per_device_eval_batch_size": 16,
+}
+"""Arguments of the trainings of a search."""
+
+
+def log(output: Path, begun: float, wer: float) -> None:
+    """Add an evaluation to a file, a line of JSON: seconds since the start of the search, and WER."""
+    with output.open("a") as file:  # short lines are written whole by several processes, too
+        file.write(json.dumps({"seconds": time.time() - begun, "wer": wer}) + "\n")
 
 
 def load_splits(folder: Path, limits: dict[str, int | None]) -> datasets.DatasetDict:

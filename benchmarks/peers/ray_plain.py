@@ -7,7 +7,6 @@ Writes a line of JSON for every evaluation to OUTPUT: seconds since the start of
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -36,7 +35,7 @@ def train_whisper(config: dict[str, Any]) -> None:
     import ray.tune
     from transformers import TrainerCallback
 
-    model, data, begun = Path(config["model"]), Path(config["data"]), config["begun"]
+    model, data = Path(config["model"]), Path(config["data"])
     processor = plain.load_processor(model)
     splits = plain.add_features(
         plain.load_splits(data, {"train": config["clips"], "validation": None}), processor
@@ -47,10 +46,7 @@ def train_whisper(config: dict[str, Any]) -> None:
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             wer = [row["eval_wer"] for row in state.log_history if "eval_wer" in row][-1]
-            with Path(config["output"]).open(
-                "a"
-            ) as file:  # short lines are written whole by several processes, too
-                file.write(json.dumps({"seconds": time.time() - begun, "wer": wer}) + "\n")
+            plain.log(Path(config["output"]), config["begun"], wer)
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             ray.tune.report({"wer": wer}, checkpoint=ray.tune.Checkpoint.from_directory(str(folder)))
 
@@ -60,17 +56,13 @@ def train_whisper(config: dict[str, Any]) -> None:
             processor,
             splits,
             Path(scratch),
-            generation_max_length=40,
             num_train_epochs=config["epochs"],
             learning_rate=config["learning_rate"],
             warmup_steps=config["warmup_ratio"],  # below 1 a share of all steps, since transformers 5
             per_device_train_batch_size=config["train_batch_size"],
             gradient_accumulation_steps=config["gradient_accumulation_steps"],
-            eval_strategy="epoch",
-            save_strategy="epoch",
-            save_total_limit=1,
-            per_device_eval_batch_size=16,
             seed=config["seed"],
+            **plain.SEARCHED,
         )
         trainer.add_callback(Report())
         trainer.train()

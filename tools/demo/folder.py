@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import Any
 
+import numpy as np
+import torch
 from speech import MAX_SECONDS, WORDS, sentence
-
-if TYPE_CHECKING:
-    from transformers import (
-        GenerationConfig,
-        WhisperConfig,
-        WhisperForConditionalGeneration,
-        WhisperProcessor,
-    )
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
+from transformers import (
+    GenerationConfig,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperProcessor,
+    WhisperTokenizer,
+)
+from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 END = "<|endoftext|>"
 START = "<|startoftranscript|>"
@@ -31,8 +36,6 @@ def special_tokens() -> tuple[list[str], list[str]]:
     The order matters: transformers counts from the start token to find a language's, and takes every id above
     the special tokens for a timestamp.
     """
-    from transformers.models.whisper.tokenization_whisper import LANGUAGES
-
     special = [END, START, *(f"<|{code}|>" for code in LANGUAGES), "<|translate|>", "<|transcribe|>"]
     special += ["<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"]
     times = [f"<|{step * TIME_STEP:.2f}|>" for step in range(round(MAX_SECONDS / TIME_STEP) + 1)]
@@ -41,11 +44,6 @@ def special_tokens() -> tuple[list[str], list[str]]:
 
 def train_vocabulary(seed: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Train a byte-level BPE on the demo's sentences; it holds all 256 bytes, so any text round-trips."""
-    import json
-
-    import numpy as np
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
     rng = np.random.default_rng(seed)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -59,9 +57,6 @@ def train_vocabulary(seed: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 def build_processor(seed: int) -> WhisperProcessor:
     """Make the processor: a tokenizer around a newly trained vocabulary, an extractor of short windows."""
-    from tokenizers import AddedToken
-    from transformers import WhisperFeatureExtractor, WhisperProcessor, WhisperTokenizer
-
     vocabulary, merges = train_vocabulary(seed)
     special, times = special_tokens()
     # The end token is the last of the vocabulary, as in Whisper; the other special tokens come after it.
@@ -76,9 +71,6 @@ def build_processor(seed: int) -> WhisperProcessor:
 
 def generation_config(processor: WhisperProcessor) -> GenerationConfig:
     """Say how to decode: the ids of languages and tasks, and English transcription by default."""
-    from transformers import GenerationConfig
-    from transformers.models.whisper.tokenization_whisper import LANGUAGES
-
     tokenizer: Any = processor.tokenizer
     ids = tokenizer.convert_tokens_to_ids
     return GenerationConfig(
@@ -103,8 +95,6 @@ def generation_config(processor: WhisperProcessor) -> GenerationConfig:
 
 def model_config(processor: WhisperProcessor) -> WhisperConfig:
     """Say the model's shape: about one million parameters, a window of four seconds."""
-    from transformers import WhisperConfig
-
     tokenizer: Any = processor.tokenizer
     end = tokenizer.convert_tokens_to_ids(END)
     return WhisperConfig(
@@ -130,9 +120,6 @@ def model_config(processor: WhisperProcessor) -> WhisperConfig:
 
 def build_model(processor: WhisperProcessor, seed: int) -> WhisperForConditionalGeneration:
     """Make the untrained model with its generation configuration."""
-    import torch
-    from transformers import WhisperForConditionalGeneration
-
     torch.manual_seed(seed)
     model = WhisperForConditionalGeneration(model_config(processor))
     model.generation_config = generation_config(processor)

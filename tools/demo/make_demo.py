@@ -8,18 +8,25 @@ the demo's search closes that gap.
 from __future__ import annotations
 
 import argparse
+import io
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import folder  # beside this file
+import jiwer
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import soundfile
 import speech
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import WhisperForConditionalGeneration, WhisperProcessor
+import torch
+from datasets import Audio, Features, Value
+from tqdm import tqdm
+from transformers import WhisperForConditionalGeneration, WhisperProcessor
+from transformers.utils import logging
 
 DEMO = Path(__file__).resolve().parents[2] / "trainer" / "demo"
 
@@ -37,24 +44,6 @@ class Row:
     seconds: float
 
 
-class Progress:
-    """Print one line now and then: how far a stage is, and how long it has still to go."""
-
-    def __init__(self, stage: str, total: int, every: float = 10.0) -> None:
-        """Start the clock of a stage of *total* steps."""
-        self.stage, self.total, self.every = stage, total, every
-        self.started = self.printed = time.monotonic()
-
-    def update(self, done: int, note: str = "") -> None:
-        """Print if *every* seconds have passed since the last line, or if the stage is done."""
-        now = time.monotonic()
-        if now - self.printed < self.every and done < self.total:
-            return
-        self.printed = now
-        left = (now - self.started) / max(done, 1) * (self.total - done)
-        print(f"{self.stage}: {done}/{self.total}, {left:.0f} s left{note and ', ' + note}", flush=True)
-
-
 def make_rows(
     stage: str, seed: int, texts: list[str], speakers: list[speech.Speaker], babble: speech.Wave | None
 ) -> list[Row]:
@@ -62,7 +51,6 @@ def make_rows(
 
     Each clip draws from a generator of its own, so that the order of the threads changes nothing.
     """
-    import numpy as np
 
     def one(index: int) -> Row:
         rng = np.random.default_rng([seed, index])
@@ -73,18 +61,12 @@ def make_rows(
         audio = speech.encode(wave, small=babble is not None)
         return Row(audio, texts[index], speaker, round(len(wave) / speech.SAMPLE_RATE, 3))
 
-    progress, rows = Progress(stage, len(texts)), []
     with ThreadPoolExecutor(max_workers=2) as pool:
-        for row in pool.map(one, range(len(texts))):
-            rows.append(row)
-            progress.update(len(rows))
-    return rows
+        return list(tqdm(pool.map(one, range(len(texts))), stage, len(texts)))
 
 
 def make_base_rows(seed: int, count: int, stage: str) -> list[Row]:
     """Make *count* clips of the plain voices."""
-    import numpy as np
-
     rng = np.random.default_rng(seed)
     texts = [speech.sentence(rng) for _ in range(count)]
     return make_rows(stage, seed, texts, [speech.base_speaker(rng) for _ in texts], None)
@@ -92,8 +74,6 @@ def make_base_rows(seed: int, count: int, stage: str) -> list[Row]:
 
 def make_target_rows(seed: int) -> dict[str, list[Row]]:
     """Make the three target splits: the speakers are in all of them, each sentence is in one only."""
-    import numpy as np
-
     rng = np.random.default_rng(seed)
     babble = speech.make_babble(rng)
     count = sum(SPLITS.values())
@@ -115,10 +95,6 @@ def write_parquet(rows: list[Row], path: Path) -> None:
 
     Through pyarrow with the features' schema: datasets itself asks for torchcodec before it takes even bytes.
     """
-    import pyarrow
-    import pyarrow.parquet
-    from datasets import Audio, Features, Value
-
     columns = {
         "audio": [{"bytes": row.audio, "path": f"{path.stem}_{n:04d}.ogg"} for n, row in enumerate(rows)],
         "text": [row.text for row in rows],
@@ -139,12 +115,12 @@ def write_parquet(rows: list[Row], path: Path) -> None:
 
 def extract(processor: WhisperProcessor, rows: list[Row]) -> torch.Tensor:
     """Turn the clips into log-mel features, kept at half precision to save memory."""
-    import torch
-
     extractor: Any = processor.feature_extractor
     chunks = []
     for start in range(0, len(rows), 256):
-        waves = [speech.decode(row.audio) for row in rows[start : start + 256]]
+        waves = [
+            soundfile.read(io.BytesIO(row.audio), dtype="float32")[0] for row in rows[start : start + 256]
+        ]
         chunk = extractor(waves, sampling_rate=speech.SAMPLE_RATE, return_tensors="pt")
         chunks.append(chunk.input_features.half())
     return torch.cat(chunks)
@@ -152,8 +128,6 @@ def extract(processor: WhisperProcessor, rows: list[Row]) -> torch.Tensor:
 
 def labels_of(processor: WhisperProcessor, texts: list[str]) -> torch.Tensor:
     """Tokenize with Whisper's prefix, less the start token: the model puts that before the labels itself."""
-    import torch
-
     tokenizer: Any = processor.tokenizer
     sequences = [torch.tensor(ids[1:]) for ids in tokenizer(texts).input_ids]
     return torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=LABEL_PADDING)
@@ -163,9 +137,6 @@ def word_error_rate(
     model: WhisperForConditionalGeneration, processor: WhisperProcessor, rows: list[Row]
 ) -> float:
     """Transcribe the clips greedily and return the word error rate in per cent."""
-    import jiwer
-    import torch
-
     tokenizer: Any = processor.tokenizer
     features, heard = extract(processor, rows).float(), []
     model.eval()
@@ -184,8 +155,6 @@ def pretrain(
     seed: int,
 ) -> None:
     """Train from scratch: AdamW, warm-up over a tenth of the steps, then linear decay to nothing."""
-    import torch
-
     batch_size, peak = 32, 2e-3
     features, labels = extract(processor, rows), labels_of(processor, [row.text for row in rows])
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.01)
@@ -195,9 +164,8 @@ def pretrain(
     )
     generator = torch.Generator().manual_seed(seed)
     order = torch.empty(0, dtype=torch.long)
-    progress = Progress("training", steps, every=20)
     model.train()
-    for step in range(steps):
+    for _ in (bar := tqdm(range(steps), "training")):
         if len(order) < batch_size:
             order = torch.randperm(len(rows), generator=generator)
         batch, order = order[:batch_size], order[batch_size:]
@@ -207,12 +175,7 @@ def pretrain(
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
-        progress.update(step + 1, f"loss {loss.item():.3f}")
-
-
-def size_of(path: Path) -> str:
-    """Say how large a folder is."""
-    return f"{sum(file.stat().st_size for file in path.rglob('*') if file.is_file()) / 1e6:.1f} MB"
+        bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
 
 
 def build(output: Path, clips: int, steps: int, seed: int) -> None:
@@ -231,7 +194,6 @@ def build(output: Path, clips: int, steps: int, seed: int) -> None:
     print(f"base WER on its own held-out speech: {word_error_rate(model, processor, held_out):.1f}")
     for name in ("validation", "test"):
         print(f"base WER on target {name}: {word_error_rate(model, processor, splits[name]):.1f}")
-    print(f"sizes: model {size_of(output / 'model')}, data {size_of(output / 'data')}")
     print(f"built in {(time.monotonic() - started) / 60:.1f} minutes")
 
 
@@ -247,9 +209,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=17)
     options = parser.parse_args()
     speech.check_espeak()
-    import torch
-    from transformers.utils import logging
-
     # Whisper's generate() warns of arguments that it passes to itself; nothing here can change that.
     logging.set_verbosity_error()
     logging.disable_progress_bar()

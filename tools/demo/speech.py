@@ -6,14 +6,13 @@ import io
 import shutil
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+import soundfile
+import soxr
+from numpy.typing import NDArray
 
-    Wave = NDArray[np.float32]
-
+Wave = NDArray[np.float32]
 SAMPLE_RATE = 16_000
 MAX_SECONDS = 4.0
 
@@ -32,13 +31,8 @@ WORDS = (*NUMBERS, *ROOMS, *DEVICES, *COLOURS, *PEOPLE, *DAYS, *OTHERS)
 
 # Templates of the small grammar: each slot is filled from the list of that name.
 SLOTS = {
-    "number": NUMBERS,
-    "room": ROOMS,
-    "device": DEVICES,
-    "colour": COLOURS,
-    "person": PEOPLE,
-    "day": DAYS,
-}
+    "number": NUMBERS, "room": ROOMS, "device": DEVICES, "colour": COLOURS, "person": PEOPLE, "day": DAYS,
+}  # fmt: skip
 TEMPLATES = (
     "turn on the {room} {device}",
     "turn off the {room} {device}",
@@ -98,12 +92,10 @@ TARGET_SPEAKERS = (
 )
 
 
-def check_espeak() -> str:
-    """Return the path of espeak-ng, or end the program with one line that says how to get it."""
-    path = shutil.which("espeak-ng")
-    if path is None:
+def check_espeak() -> None:
+    """End the program with one line that says how to get espeak-ng where it is not installed."""
+    if shutil.which("espeak-ng") is None:
         raise SystemExit("error: espeak-ng is not installed (Debian and Ubuntu: apt-get install espeak-ng)")
-    return path
 
 
 def sentence(rng: np.random.Generator, free: float = 0.5) -> str:
@@ -121,21 +113,12 @@ def sentence(rng: np.random.Generator, free: float = 0.5) -> str:
 def base_speaker(rng: np.random.Generator) -> Speaker:
     """Draw one of the plain voices that the base model is trained on."""
     accent, variant = str(rng.choice(BASE_ACCENTS)), str(rng.choice(BASE_VARIANTS))
-    return Speaker(
-        f"{accent}-{variant}",
-        accent,
-        variant,
-        speed=int(rng.integers(140, 196)),
-        pitch=int(rng.integers(30, 71)),
-    )
+    speed, pitch = int(rng.integers(140, 196)), int(rng.integers(30, 71))
+    return Speaker(f"{accent}-{variant}", accent, variant, speed, pitch)
 
 
 def say(text: str, speaker: Speaker) -> Wave:
     """Speak *text*: mono, 16 kHz, without the silence around it, at a fixed peak."""
-    import numpy as np
-    import soundfile
-    import soxr
-
     manner = ["-v", speaker.voice, "-s", str(speaker.speed), "-p", str(speaker.pitch)]
     spoken = subprocess.run(["espeak-ng", *manner, "--stdout", text], check=True, capture_output=True).stdout
     wave, rate = soundfile.read(io.BytesIO(spoken), dtype="float32")
@@ -147,16 +130,12 @@ def say(text: str, speaker: Speaker) -> Wave:
 
 def place(wave: Wave, rng: np.random.Generator) -> Wave:
     """Put 0.05 to 0.35 s of silence before the words and 0.1 s after them, and keep to the model's window."""
-    import numpy as np
-
     before = int(rng.uniform(0.05, 0.35) * SAMPLE_RATE)
     return np.pad(wave, (before, SAMPLE_RATE // 10))[: int(MAX_SECONDS * SAMPLE_RATE)]
 
 
 def noise(kind: str, length: int, rng: np.random.Generator, babble: Wave | None) -> Wave:
     """Return *length* samples of white or pink noise, or of *babble* (many voices) from a random place."""
-    import numpy as np
-
     if kind == "babble" and babble is not None:
         start = int(rng.integers(len(babble) - length))
         return babble[start : start + length]
@@ -168,8 +147,6 @@ def noise(kind: str, length: int, rng: np.random.Generator, babble: Wave | None)
 
 def make_babble(rng: np.random.Generator, seconds: int = 30, voices: int = 12) -> Wave:
     """Lay *voices* talkers over each other: the words cannot be told, only that people speak."""
-    import numpy as np
-
     track = np.zeros(seconds * SAMPLE_RATE, dtype=np.float32)
     for _ in range(voices):
         at = 0
@@ -182,8 +159,6 @@ def make_babble(rng: np.random.Generator, seconds: int = 30, voices: int = 12) -
 
 def through_channel(wave: Wave, speaker: Speaker, rng: np.random.Generator, babble: Wave | None) -> Wave:
     """Add the speaker's noise at a random level of his range, then cut to his band (a telephone's, say)."""
-    import numpy as np
-
     if speaker.noise:
         added = noise(speaker.noise, len(wave), rng, babble)
         snr = rng.uniform(*speaker.snr)
@@ -198,22 +173,9 @@ def through_channel(wave: Wave, speaker: Speaker, rng: np.random.Generator, babb
 
 def encode(wave: Wave, small: bool = True) -> bytes:
     """Encode as OGG/Opus at about 21 kbit/s (smaller headers than Vorbis'), or as FLAC, which is quick."""
-    import soundfile
-
     buffer = io.BytesIO()
     if small:
         soundfile.write(buffer, wave, SAMPLE_RATE, format="OGG", subtype="OPUS", compression_level=0.95)
     else:
         soundfile.write(buffer, wave, SAMPLE_RATE, format="FLAC")
     return buffer.getvalue()
-
-
-def decode(data: bytes) -> Wave:
-    """Decode one encoded clip, and insist on 16 kHz mono."""
-    import numpy as np
-    import soundfile
-
-    wave, rate = soundfile.read(io.BytesIO(data), dtype="float32")
-    if rate != SAMPLE_RATE or wave.ndim != 1:
-        raise ValueError(f"expected {SAMPLE_RATE} Hz mono, got {rate} Hz with shape {wave.shape}")
-    return np.asarray(wave)
