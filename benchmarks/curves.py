@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 FamilyName = Literal["smooth", "crossing", "noisy", "diverging", "failing"]
 FAMILIES: tuple[FamilyName, ...] = get_args(FamilyName)
 
-_KNOWN = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
 _NOISE = 0.5
 """Standard deviation in WER points, as between runs of whisper-small on Common Voice that differ in the seed."""
 _FAILING_SHARE = 0.1
@@ -112,7 +111,7 @@ class LearningCurves:
         # The best rate grows with the root of the batch.
         off = self._rate(config) - self.best_rate - 0.5 * math.log10(2) * (batch - 4)
         warmup = float(config.get("warmup_ratio", self.best_warmup)) - self.best_warmup
-        cost = self.rate_cost * off**2 + 60 * warmup**2 + self._batch_cost(batch) + self._unknown(config)
+        cost = self.rate_cost * off**2 + 60 * warmup**2 + self._batch_cost(batch)
         return self._saturated(cost)
 
     def _saturated(self, cost: float) -> float:
@@ -122,11 +121,6 @@ class LearningCurves:
 
     def _batch_cost(self, batch: float) -> float:
         return self.batch_cost * (batch - self.best_batch) ** 2
-
-    def _unknown(self, config: Mapping[str, Any]) -> float:
-        """Settings of which the family knows nothing cost some points, each combination its own."""
-        others = {name: value for name, value in config.items() if name not in _KNOWN}
-        return 2.0 * abs(float(self._random(others, "others").standard_normal())) if others else 0.0
 
     def _rate(self, config: Mapping[str, Any]) -> float:
         """Decades above the default."""
