@@ -5,15 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import json
-from pathlib import Path
 
 from tune.commands.options import (
     Parser,
     add_results,
     add_settings,
     add_storage,
-    check_output,
     hand_out,
     json_text,
 )
@@ -30,7 +27,6 @@ examples:
 
 
 def evaluate_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper evaluate`."""
     parser = Parser(
         prog="tune-whisper evaluate",
         description="Measure a model on a split: WER and CER with 95 % intervals, compared to another model, broken "
@@ -84,16 +80,12 @@ def evaluate_parser() -> argparse.ArgumentParser:
 
 
 def evaluate(words: list[str]) -> int:
-    """Run `tune-whisper evaluate`.
-
-    Raises:
-        UserError: what was given cannot be evaluated; one line that says what is wrong and how to mend it.
-    """
     arguments = evaluate_parser().parse_args(words)
     check_least(arguments, worst=0)
-    check_output(arguments.output)
-    if arguments.output is not None:
-        _check_kind(arguments.output)
+    if arguments.output is not None and (arguments.output / "config.json").exists():
+        raise ConfigError(
+            f"--output {arguments.output}: holds a model, whose figures stay; give another folder"
+        )
     from tune.evaluation.evaluation import run_evaluation
     from tune.evaluation.page import evaluation_page
     from tune.evaluation.plan import plan_evaluation
@@ -103,10 +95,10 @@ def evaluate(words: list[str]) -> int:
     from tune.util.console import make_console
 
     with contextlib.ExitStack() as stack:
-        model = stack.enter_context(open_model(arguments.model, arguments.storage, find_finished))
-        baseline = None
-        if arguments.baseline is not None:
-            baseline = stack.enter_context(open_model(arguments.baseline, arguments.storage, find_finished))
+        model, baseline = (
+            name and stack.enter_context(open_model(name, arguments.storage, find_finished))
+            for name in (arguments.model, arguments.baseline)
+        )
         plan = plan_evaluation(
             model,
             baseline,
@@ -127,20 +119,3 @@ def evaluate(words: list[str]) -> int:
         {JSON_FILE: lambda: json_text(content), PAGE_FILE: lambda: evaluation_page(result)},
     )
     return 0
-
-
-def _check_kind(folder: Path) -> None:
-    """Refuse a folder where the file of another command is; raises `ConfigError`."""
-    from tune.evaluation.evaluation import KIND
-
-    there = folder / JSON_FILE
-    if there.exists():
-        try:
-            kind = json.loads(there.read_text(encoding="utf-8")).get("kind")
-        except (OSError, ValueError, AttributeError):
-            kind = None
-        if kind != KIND:
-            raise ConfigError(
-                f"--output {folder}: has an {JSON_FILE} that is not of this command, as an exported model has; give "
-                "another folder"
-            )

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 from trainer.conversion.formats import CONVERTED, FORMATS, resolve_targets
-from tune.commands.options import Parser, add_storage
+from tune.commands.options import Parser, add_storage, output_folder
 from tune.util.errors import EXIT_FAILED, ConfigError, ModelError
-from tune.util.files import check_folder
 
 _EPILOG = """\
 The folder is a Hugging Face model with its model card. Every other --format is a folder of its own below it, with a
@@ -25,14 +24,13 @@ examples:
 
 
 def export_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper export`."""
     parser = Parser(
         prog="tune-whisper export",
         description="Write the best checkpoint as a Hugging Face folder with a model card, and in other formats.",
         epilog=_EPILOG,
     )
     parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help="name of the experiment")
-    parser.add_argument("--output", type=_folder, metavar="DIR", help="folder to write; must not exist")
+    parser.add_argument("--output", type=output_folder, metavar="DIR", help="folder to write; must not exist")
     add_storage(parser)
     parser.add_argument("--trial", metavar="ID", help="another trial than the best")
     parser.add_argument(
@@ -76,11 +74,6 @@ def export_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _folder(text: str) -> Path:
-    """A path, also of `--output=~/x`, which the shell leaves as it is."""
-    return Path(text).expanduser()
-
-
 def export(words: list[str]) -> int:
     """Run `tune-whisper export`; returns the exit code, 1 where a format could not be made or drifted."""
     problems = run(words)
@@ -90,14 +83,7 @@ def export(words: list[str]) -> int:
 
 
 def run(words: list[str]) -> list[str]:
-    """Export as the words ask for; a line for each format that could not be made, or drifted.
-
-    Raises:
-        ConfigError: options contradict each other, or a package is missing.
-        ExperimentError: experiment, trial or checkpoint is not there, or the folder cannot be written.
-        ModelError: the model cannot be loaded.
-        StorageError: the object store cannot be read.
-    """
+    """Export as the words ask for; a line for each format that could not be made, or drifted."""
     options = export_parser().parse_args(words)
     _check_options(options)
     targets = resolve_targets(options.format, options.quantization)
@@ -141,28 +127,21 @@ def _check_options(options: argparse.Namespace) -> None:
     converts = bool(set(options.format) - {"hf"})
     if existing and options.output is None and not converts:
         raise ConfigError("--from-model: give --format for what to make of it, or --output for a copy")
-    needs = {
-        "--data": (options.data, existing, "--from-model"),
-        "--language": (options.language, existing, "--from-model"),
-        "--trial": (options.trial, not existing, "EXPERIMENT, not with --from-model"),
-        "--point": (options.point, not existing, "EXPERIMENT, not with --from-model"),
-        "--adapter": (options.adapter or None, not existing, "EXPERIMENT, not with --from-model"),
-    }
-    for option, (given, able, needed) in needs.items():
-        if given is not None and not able:
-            raise ConfigError(f"{option}: goes with {needed}; add that or remove it")
+    wrong, owner = (
+        (("trial", "point", "adapter"), "EXPERIMENT") if existing else (("data", "language"), "--from-model")
+    )
+    for name in wrong:
+        if getattr(options, name) not in (None, False):
+            raise ConfigError(f"--{name}: goes with {owner}; add that or remove it")
     if options.point is not None and not 0.0 < options.point < 1.0:
         raise ConfigError(
             f"--point {options.point:g}: must be above 0 (the base model) and below 1 (the run itself)"
         )
     if options.point is not None and options.adapter:
         raise ConfigError(f"--adapter: a model at --point {options.point:g} has none; leave one of them out")
-    if options.output is not None:
-        check_folder(f"--output {options.output}", options.output)
 
 
 def push_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper push`."""
     parser = Parser(
         prog="tune-whisper push",
         description="Upload an exported model to the Hugging Face hub; again to update it.",
@@ -178,7 +157,6 @@ def push_parser() -> argparse.ArgumentParser:
 
 
 def push(words: list[str]) -> int:
-    """Run `tune-whisper push`."""
     arguments = push_parser().parse_args(words)
     folder: Path = arguments.folder.expanduser()
     if not (folder / "config.json").is_file():

@@ -7,16 +7,15 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING
 
-from trainer.config import CLIP_SETTINGS, TEXT_SETTINGS, ConfigError, TrainConfig
+from trainer.config import TrainConfig
 from tune.commands.options import (
     Parser,
     add_results,
     add_settings,
     add_storage,
-    check_output,
     hand_out,
     json_text,
-    read_flags,
+    read_settings,
 )
 from tune.util.console import ProgressBar, make_console
 from tune.util.errors import check_least
@@ -30,36 +29,26 @@ examples:
   tune-whisper inspect --data clips.csv --model small          # with the tokens and the limits of the model to tune
   tune-whisper inspect --data google/fleurs --set data_config=be_by --language be --sample 2000
 """
-_SETTINGS = (
-    *("data_config", "train_split", "validation_split", "test_split", "validation_share", "audio_column"),
-    *("text_column", "row_filter", "max_train_clips", "max_eval_clips", "max_dropped_share", "data_seed"),
-    *("split_by", "splits", "language_column", "task_column", *CLIP_SETTINGS),
-    *(*TEXT_SETTINGS, "task", "cache_dir"),
-)
-_FLAGS = {
-    "data": ("D", "what --data of a search takes (default: demo)"),
-    "model": (
-        "M",
-        "the model to tune: its window, its tokens (default: Whisper's 30 s, tokens are not counted)",
-    ),
-    "language": (
-        "L",
-        "the language of the clips, as for a search (default: en; --set language_column=NAME takes several)",
-    ),
-}
 
 
 def inspect_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper inspect`."""
     parser = Parser(
         prog="tune-whisper inspect",
         description="Look at a data set: what is in it, what a search would leave out, and what is suspicious: silent "
         "or clipped audio, copies, texts in two splits, texts that are not of their audio, odd characters.",
         epilog=_EXAMPLES,
     )
-    for name, (metavar, text) in _FLAGS.items():
-        parser.add_argument(f"--{name}", metavar=metavar, help=text)
-    parser.set_defaults(data="demo")
+    parser.add_argument("--data", metavar="D", help="what --data of a search takes (default: demo)")
+    parser.add_argument(
+        "--model",
+        metavar="M",
+        help="the model to tune: its window, its tokens (default: Whisper's 30 s, tokens are not counted)",
+    )
+    parser.add_argument(
+        "--language",
+        metavar="L",
+        help="the language of the clips, as for a search (default: en; --set language_column=NAME takes several)",
+    )
     parser.add_argument(
         "--sample",
         type=int,
@@ -76,18 +65,18 @@ def inspect_parser() -> argparse.ArgumentParser:
 
 
 def inspect(words: list[str]) -> int:
-    """Run `tune-whisper inspect`; the exit code is 0 whatever is found.
-
-    Raises:
-        UserError: what was given cannot be inspected; one line that says what is wrong and how to mend it.
-    """
+    """Run the command; the exit code is 0 whatever is found."""
     arguments = inspect_parser().parse_args(words)
     check_least(arguments, sample=1)
-    config = _read_config(arguments)
+    config = TrainConfig.from_dict(
+        {
+            "cache_dir": str(arguments.storage.feature_cache),
+            **read_settings(arguments, ("data", "model", "language")),
+        }
+    )
     from tune.inspection.page import inspection_page
     from tune.inspection.tables import print_inspection, suspicious_list, to_dict
 
-    check_output(arguments.output)
     inspection = _inspect(config, arguments)
     content = to_dict(inspection)
     hand_out(
@@ -128,25 +117,3 @@ def _inspect(config: TrainConfig, arguments: argparse.Namespace) -> Inspection:
         # That a sample is small says nothing of the data.
         findings=[one for one in inspection.findings if one.kind != "small_split"],
     )
-
-
-def _read_config(arguments: argparse.Namespace) -> TrainConfig:
-    """The settings of the data, from flags and `--set`.
-
-    Raises:
-        ConfigError: a setting is unknown, not allowed, or changes nothing here.
-    """
-    from tune.space.reader import parse_set
-
-    values = {"cache_dir": str(arguments.storage.feature_cache)} | read_flags(arguments, _FLAGS)
-    chosen = parse_set(arguments.set)
-    problems = [
-        f"--set {name}: is given by --{name} here"
-        if name in _FLAGS
-        else f"--set {name}: changes nothing in an inspection; it takes {', '.join(sorted(_SETTINGS))}"
-        for name in chosen
-        if name not in _SETTINGS
-    ]
-    if problems:
-        raise ConfigError("\n".join(problems))
-    return TrainConfig.from_dict(values | chosen)

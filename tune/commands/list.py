@@ -39,7 +39,6 @@ _STYLES = {
 
 
 def list_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper list`."""
     parser = Parser(
         prog="tune-whisper list",
         description="List all experiments of a storage, or the jobs of a cluster, the newest first.",
@@ -54,13 +53,6 @@ def list_parser() -> argparse.ArgumentParser:
 
 
 def list_all(words: list[str]) -> int:
-    """Run `tune-whisper list`; returns the exit code.
-
-    Raises:
-        ConfigError: options for jobs and for experiments are mixed.
-        JobError: the cluster cannot be reached.
-        StorageError: the storage cannot be read.
-    """
     arguments = list_parser().parse_args(words)
     of_jobs = [name for name in ("address", "all", "project", "location") if getattr(arguments, name)]
     if arguments.storage is not None and of_jobs:
@@ -98,7 +90,6 @@ def _list_experiments(storage: Storage, *, as_json: bool) -> int:
 
 
 def experiment_table(lines: list[ExperimentLine]) -> Table:
-    """A row for each experiment."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -13,20 +13,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainer.config import ConfigError, check_value
 from tune.experiments.storage import DEFAULT_STORAGE, Storage
-from tune.util.errors import option_name
+from tune.util.errors import UserError, option_name
 from tune.util.files import check_folder, write_whole, writing
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 WIDTH = 110
-
-
-class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help with defaults on wide lines, the epilog as written."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28, width=WIDTH)
+FLAGS = ("model", "data", "language", "epochs", "max_steps", "deepspeed")
+"""Settings of a search and a training that have flags of their own."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,7 +30,11 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, description: str, **kwargs: Any) -> None:
         wrapped = "\n".join(textwrap.fill(line, WIDTH) for line in description.splitlines())
         super().__init__(
-            prog=prog, description=wrapped, formatter_class=Formatter, allow_abbrev=False, **kwargs
+            prog=prog,
+            description=wrapped,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, 2, 28, WIDTH),
+            allow_abbrev=False,
+            **kwargs,
         )
 
     def error(self, message: str) -> NoReturn:
@@ -67,14 +66,19 @@ def add_settings(parser: Any, text: str) -> None:
 
 def add_results(parser: Any, files: str) -> None:
     """`--output`, a folder for what was found out, and `--json`."""
-    parser.add_argument("--output", type=Path, metavar="DIR", help=f"folder for {files}; made where missing")
+    help_text = f"folder for {files}; made where missing"
+    parser.add_argument("--output", type=output_folder, metavar="DIR", help=help_text)
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else to standard output")
 
 
-def check_output(folder: Path | None) -> None:
-    """Refuse a place where the files of `--output` cannot be; raises `ConfigError`."""
-    if folder is not None:
-        check_folder(f"--output {folder}", folder)
+def output_folder(text: str) -> Path:
+    """A folder that can be written to, not made yet where it is missing; raises `UserError`."""
+    folder = Path(text).expanduser()
+    try:
+        check_folder(f"--output {text}", folder)
+    except ConfigError as error:  # a ValueError, which argparse would put into words of its own
+        raise UserError(str(error)) from error
+    return folder
 
 
 def hand_out(
@@ -136,8 +140,21 @@ def add_training(group: Any) -> None:
     add_settings(group, "any other setting; can be repeated")
 
 
-def add_deepspeed(group: Any) -> None:
-    """`--deepspeed`, with or without a file."""
+def add_where(group: Any) -> None:
+    """Of both, too: the storage, and where results are shown."""
+    add_storage(group)
+    add_tracking_uri(group)
+    group.add_argument(
+        "--track",
+        nargs="+",
+        choices=("mlflow", "tensorboard"),
+        metavar="STORE",
+        help="where results are shown: mlflow, tensorboard or both (default: mlflow)",
+    )
+
+
+def add_how(group: Any, what: str) -> None:
+    """Of both, too: cluster, DeepSpeed, failures of a search's trials or of a training, which is `what`."""
     group.add_argument(
         "--deepspeed",
         nargs="?",
@@ -145,10 +162,6 @@ def add_deepspeed(group: Any) -> None:
         metavar="FILE",
         help="train with DeepSpeed (default FILE: the packaged ds_config.json, ZeRO 2)",
     )
-
-
-def add_running(group: Any, what: str) -> None:
-    """`--address` and `--max-failures` of a search's trials or of a training, which is `what`."""
     group.add_argument(
         "--address",
         metavar="HOST:PORT",
@@ -160,21 +173,6 @@ def add_running(group: Any, what: str) -> None:
         metavar="N",
         help=f"times that a {what} which fails goes on from its last checkpoint (default: 2)",
     )
-
-
-def add_track(group: Any) -> None:
-    """`--track`."""
-    group.add_argument(
-        "--track",
-        nargs="+",
-        choices=("mlflow", "tensorboard"),
-        metavar="STORE",
-        help="where results are shown: mlflow, tensorboard or both (default: mlflow)",
-    )
-
-
-def add_take_over(group: Any) -> None:
-    """`--take-over`."""
     group.add_argument(
         "--take-over",
         action="store_true",
@@ -182,10 +180,22 @@ def add_take_over(group: Any) -> None:
     )
 
 
-def check_take_over(arguments: argparse.Namespace) -> None:
-    """Raise `ConfigError` where `--take-over` has nothing to take over."""
-    if arguments.take_over and arguments.resume is None:
-        raise ConfigError("--take-over: goes with --resume EXPERIMENT; add that or remove it")
+def check_resume(arguments: argparse.Namespace, decided: Iterable[str]) -> None:
+    """Refuse what an experiment has decided that goes on, and what goes with `--resume` alone.
+
+    Raises:
+        ConfigError: something of it is given.
+    """
+    if arguments.resume is None:
+        if arguments.take_over:
+            raise ConfigError("--take-over: goes with --resume EXPERIMENT; add that or remove it")
+        return
+    for name in decided:
+        if getattr(arguments, name) not in (None, [], False):
+            option = {"config": "CONFIG", "origin": "--from"}.get(name, option_name(name))
+            raise ConfigError(
+                f"{option}: cannot be given with --resume, which goes on as {arguments.resume!r} began; remove it"
+            )
 
 
 def add_dashboard(group: Any) -> None:
@@ -223,24 +233,7 @@ def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return given | ({"tracking_uri": uri} if uri else {})
 
 
-def read_flags(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-    """`TrainConfig` fields that have flags of their own, as far as these were given, converted and checked.
-
-    Raises:
-        ConfigError: a value is not allowed; told by the name of its flag.
-    """
-    flags: dict[str, Any] = {}
-    for name in names:
-        value = getattr(arguments, name)
-        if value is not None:
-            try:
-                flags[name] = check_value(name, value)
-            except ConfigError as error:
-                raise ConfigError(str(error).replace(f"{name}=", f"{option_name(name)} ", 1)) from error
-    return flags
-
-
-def read_settings(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+def read_settings(arguments: argparse.Namespace, flags: Iterable[str] = FLAGS) -> dict[str, Any]:
     """`TrainConfig` fields from the flags of these names and from `--set`, each from one of them only.
 
     Raises:
@@ -248,8 +241,15 @@ def read_settings(arguments: argparse.Namespace, names: Iterable[str]) -> dict[s
     """
     from tune.space.reader import parse_set
 
-    flags, given = read_flags(arguments, names), parse_set(arguments.set)
+    settings = parse_set(arguments.set)
     for name in flags:
-        if name in given:
+        value = getattr(arguments, name)
+        if value is None:
+            continue
+        if name in settings:
             raise ConfigError(f"--set {name}: is given as {option_name(name)} too; remove one")
-    return flags | given
+        try:
+            settings[name] = check_value(name, value)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(f"{name}=", f"{option_name(name)} ", 1)) from error
+    return settings

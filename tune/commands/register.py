@@ -18,7 +18,6 @@ example:
 
 
 def register_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper register`."""
     parser = Parser(
         prog="tune-whisper register",
         description="Log an exported model in MLflow and register it under a name and an alias.",
@@ -35,7 +34,6 @@ def register_parser() -> argparse.ArgumentParser:
 
 
 def register(words: list[str]) -> int:
-    """Run `tune-whisper register`; returns the exit code, and raises as `tune.registry.register` does."""
     arguments = register_parser().parse_args(words)
     from tune.registry.register import register as register_model
     from tune.runs.finish import find_finished

@@ -10,7 +10,6 @@ from tune.commands.options import Parser, add_storage
 
 
 def report_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper report`."""
     parser = Parser(
         prog="tune-whisper report",
         description="Write what an experiment taught as one page: result, advice, pictures, trials, cost, data.\n"
@@ -29,11 +28,6 @@ def report_parser() -> argparse.ArgumentParser:
 
 
 def report(words: list[str]) -> int:
-    """Write the page, say where it is and what it advises.
-
-    Raises:
-        UserError: there is no such experiment, or the page cannot be written.
-    """
     arguments = report_parser().parse_args(words)
     from tune.report.experiment import load_experiment
     from tune.report.writer import make_report, save_report

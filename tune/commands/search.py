@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import ConfigError
 from tune.commands.options import (
     Parser,
-    add_deepspeed,
-    add_running,
-    add_storage,
-    add_take_over,
-    add_track,
-    add_tracking_uri,
+    add_how,
     add_training,
-    check_take_over,
+    add_where,
+    check_resume,
     given_options,
     read_settings,
 )
-from tune.util.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, option_name
+from tune.util.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR
 
 if TYPE_CHECKING:
     from tune.runs.outcome import Outcome
@@ -47,7 +43,6 @@ example:
 """
 
 
-_FLAGS = ("model", "data", "language", "epochs", "max_steps", "deepspeed")
 _FIXED_BY_EXPERIMENT = (
     *("space", "model", "data", "language", "epochs", "max_steps", "set", "seed", "warm_start", "experiment"),
     *("workers_per_trial", "deepspeed", "dry_run"),
@@ -116,23 +111,20 @@ def _add_ends(parser: argparse.ArgumentParser) -> None:
 def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where it goes")
     where.add_argument("--experiment", metavar="NAME", help="name (default: the space's name and the time)")
-    add_storage(where)
-    add_tracking_uri(where)
-    add_track(where)
+    add_where(where)
     where.add_argument(
         "--keep-checkpoints",
         choices=("best", "all"),
         help="whose weights stay when the search has ended (default: best)",
     )
     how = parser.add_argument_group("how it runs")
-    add_running(how, "trial")
+    add_how(how, "trial")
     how.add_argument(
         "--workers-per-trial",
         type=int,
         metavar="N",
         help="processes that train a trial together, a GPU each (default: 1)",
     )
-    add_deepspeed(how)
     how.add_argument(
         "--gpus-per-trial",
         type=float,
@@ -148,7 +140,6 @@ def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--max-concurrent", type=int, metavar="N", help="trials at a time (default: as many as fit)"
     )
-    add_take_over(how)
     how.add_argument("--dry-run", action="store_true", help="check everything, show the plan, run nothing")
 
 
@@ -161,11 +152,7 @@ def search(words: list[str]) -> int:
 
 
 def run(words: list[str]) -> Outcome | None:
-    """The search that the words ask for; None where it was only planned.
-
-    Raises:
-        UserError: something that was given cannot be used.
-    """
+    """The search that the words ask for; None where it was only planned."""
     arguments = search_parser().parse_args(words)
     given = read_options(arguments)
 
@@ -217,23 +204,16 @@ def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
     from tune.search.budgets import parse_duration
     from tune.search.guards import Guard
 
-    check_take_over(arguments)
+    check_resume(arguments, _FIXED_BY_EXPERIMENT)
     for option, value, without, needed in (
         ("--plateau-points", arguments.plateau_points, arguments.plateau is None, "--plateau N"),
         ("--repeats", arguments.repeats, arguments.finalists == 0, "--finalists of at least 1"),
     ):
         if value is not None and without and arguments.resume is None:
             raise ConfigError(f"{option}: goes with {needed}; add that or remove it")
-    if arguments.resume is not None:
-        for name in _FIXED_BY_EXPERIMENT:
-            if getattr(arguments, name) not in (None, [], False):
-                raise ConfigError(
-                    f"{option_name(name)}: cannot be given with --resume, which goes on as {arguments.resume!r} began; "
-                    "remove it"
-                )
-    elif arguments.space is None:
+    if arguments.space is None and arguments.resume is None:
         raise ConfigError("--space: is missing; give a search space, or --resume EXPERIMENT")
-    settings = read_settings(arguments, _FLAGS)
+    settings = read_settings(arguments)
     if "seed" in settings:
         raise ConfigError("--set seed: use --seed")
     seconds = arguments.time_budget

@@ -8,7 +8,6 @@ from tune.commands.options import Parser, add_storage, add_tracking_uri
 
 
 def sync_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper sync`."""
     parser = Parser(
         prog="tune-whisper sync",
         description="Deliver to MLflow what waits in the log because the store was away when the search ended.",
@@ -25,13 +24,6 @@ def sync_parser() -> argparse.ArgumentParser:
 
 
 def sync(words: list[str]) -> int:
-    """Run `tune-whisper sync`; the exit code is 0.
-
-    Raises:
-        ExperimentError: there is no such experiment, or its log is damaged.
-        StorageError: the object store that holds it cannot be read or written.
-        TrackingError: a store is away, or a search syncs the experiment now.
-    """
     arguments = sync_parser().parse_args(words)
     from tune.experiments.experiment import Experiment, find_experiment
     from tune.experiments.mlflow_store import absolute_tracking_uri

@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import ConfigError
 from tune.commands.options import (
+    FLAGS,
     Parser,
-    add_deepspeed,
-    add_running,
-    add_storage,
-    add_take_over,
-    add_track,
-    add_tracking_uri,
+    add_how,
     add_training,
-    check_take_over,
+    add_where,
+    check_resume,
     given_options,
     read_settings,
 )
 from tune.commands.search import exit_code
-from tune.util.errors import option_name
 
 if TYPE_CHECKING:
     from tune.experiments.plan import Plan
@@ -35,15 +31,13 @@ examples:
 
 What is given by flags and --set goes before CONFIG, and that before --from. Batch sizes are those of one worker.
 """
-_FLAGS = ("model", "data", "language", "epochs", "max_steps", "deepspeed")
 _ELSEWHERE = {"workers": "use --workers", "evaluate_at": "use --set evaluations=N",
               "output_dir": "use --storage and --name", "train_on": "use --from and --on"}  # fmt: skip
-_FIXED = ("config", "origin", "trial", "on", *_FLAGS, "set", "workers", "name")
+_FIXED = ("config", "origin", "trial", "on", *FLAGS, "set", "workers", "name")
 """What a training that goes on has decided."""
 
 
 def train_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper train`."""
     parser = Parser(
         prog="tune-whisper train",
         description="Fine-tune Whisper once, without a search; leaves an experiment as a search does.",
@@ -70,18 +64,11 @@ def train_parser() -> argparse.ArgumentParser:
     add_training(what)
     where = parser.add_argument_group("where it goes")
     where.add_argument("--name", metavar="NAME", help="name (default: the model's name and the time)")
-    add_storage(where)
-    add_tracking_uri(where)
-    add_track(where)
-    _add_how(parser.add_argument_group("how it runs"))
-    return parser
-
-
-def _add_how(how: Any) -> None:
+    add_where(where)
+    how = parser.add_argument_group("how it runs")
     how.add_argument(
         "--workers", type=int, metavar="N", help="processes that train together, a GPU each (default: 1)"
     )
-    add_deepspeed(how)
     how.add_argument(
         "--gpus-per-worker",
         type=float,
@@ -91,8 +78,8 @@ def _add_how(how: Any) -> None:
     how.add_argument(
         "--cpus-per-worker", type=float, metavar="F", help="CPUs of a worker (default: 1, more with GPUs)"
     )
-    add_running(how, "training")
-    add_take_over(how)
+    add_how(how, "training")
+    return parser
 
 
 def train(words: list[str]) -> int:
@@ -101,11 +88,7 @@ def train(words: list[str]) -> int:
 
 
 def run(words: list[str]) -> Outcome:
-    """The training that the words ask for.
-
-    Raises:
-        UserError: something that was given cannot be used.
-    """
+    """The training that the words ask for."""
     arguments = train_parser().parse_args(words)
     settings = read_options(arguments)
 
@@ -164,24 +147,15 @@ def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ConfigError: arguments that exclude each other, or a setting that is unknown or not allowed.
     """
-    check_take_over(arguments)
-    if arguments.resume is not None:
-        given = [name for name in _FIXED if getattr(arguments, name) not in (None, [])]
-        if given:
-            raise ConfigError(
-                f"{_option(given[0])}: cannot be given with --resume, which goes on as {arguments.resume!r} began; "
-                "remove it"
-            )
-    elif arguments.trial is not None and arguments.origin is None:
-        raise ConfigError("--trial: goes with --from EXPERIMENT, whose trial it names; add that or remove it")
-    elif arguments.on is not None and arguments.origin is None:
-        raise ConfigError("--on: goes with --from EXPERIMENT, whose settings it takes; add that or remove it")
+    check_resume(arguments, _FIXED)
+    if arguments.origin is None:
+        for option, value in (("--trial", arguments.trial), ("--on", arguments.on)):
+            if value is not None:
+                raise ConfigError(
+                    f"{option}: goes with --from EXPERIMENT, whose settings it takes; add that or remove it"
+                )
     for item in arguments.set:
         key = item.partition("=")[0].strip()
         if key in _ELSEWHERE:
             raise ConfigError(f"--set {item}: cannot be set so; {_ELSEWHERE[key]}")
-    return read_settings(arguments, _FLAGS)
-
-
-def _option(name: str) -> str:
-    return {"config": "CONFIG", "origin": "--from"}.get(name, option_name(name))
+    return read_settings(arguments)

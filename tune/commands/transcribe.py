@@ -33,7 +33,6 @@ examples:
 
 
 def transcribe_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper transcribe`."""
     parser = Parser(
         prog="tune-whisper transcribe",
         description="Write down what is said in recordings of any length.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import socket
 import sys
@@ -20,7 +21,6 @@ _FIRST_PORT = 5000
 
 
 def ui_parser() -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper ui`."""
     parser = Parser(
         prog="tune-whisper ui",
         description="Open the MLflow UI on an experiment, on this machine only.",
@@ -35,11 +35,6 @@ def ui(words: list[str]) -> int:
     """Serve the MLflow UI of an experiment until Ctrl-C; for a tracking server, only print its address.
 
     From an object store the MLflow store is shown as it was last uploaded.
-
-    Raises:
-        ExperimentError: no such experiment, or its store is gone.
-        StorageError: the object store cannot be read.
-        TrackingError: the port is taken, or the store cannot be reached.
     """
     arguments = ui_parser().parse_args(words)
     found = find_experiment(arguments.experiment, arguments.storage)
@@ -67,21 +62,15 @@ def _choose_port(port: int | None) -> int:
     Raises:
         TrackingError: the port cannot be used.
     """
-    if port is not None and not 0 < port < 65536:
-        raise TrackingError(f"--port {port}: must be from 1 to 65535")
-    for candidate in range(_FIRST_PORT, _FIRST_PORT + 100) if port is None else [port]:
-        with socket.socket() as probe:
+    for candidate in [port] if port else range(_FIRST_PORT, _FIRST_PORT + 100):
+        with socket.socket() as probe, contextlib.suppress(OSError, OverflowError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
-            try:
-                probe.bind((_HOST, candidate))
-                return candidate
-            except OSError as error:
-                if port is not None:
-                    reason = (
-                        f"--port {port}: {error.strerror}; choose another, or leave it out to take a free one"
-                    )
-                    raise TrackingError(reason) from error
-    raise TrackingError(f"no free port from {_FIRST_PORT} to {_FIRST_PORT + 99}; name one with --port")
+            probe.bind((_HOST, candidate))
+            return candidate
+    raise TrackingError(
+        f"--port {port or f'{_FIRST_PORT} to {_FIRST_PORT + 99}'}: cannot be used, or others use it; choose another "
+        "from 1 to 65535"
+    )
 
 
 def _environment(uri: str) -> dict[str, str]:

@@ -235,7 +235,7 @@ MISTAKES = {
     ),
     "output of an export": (
         ["demo", "--data", "demo", "--output", "exported"],
-        ["--output exported", "evaluation.json"],
+        ["--output exported", "holds a model"],
     ),
     "worst below zero": (["demo", "--data", "demo", "--worst", "-1"], ["--worst -1", "at least 0"]),
     "nothing to count": (["demo", "--data", "mute.csv", "--split", "all"], ["has no clip with text"]),
@@ -252,7 +252,7 @@ def test_a_mistake_is_one_clear_line(
     for folder in ("hollow", "converted"):
         shutil.copy(DEMO_MODEL / "config.json", folder)
     Path("converted/model.bin").write_bytes(b"x")
-    Path("exported/evaluation.json").write_text('{"experiment": "x"}')
+    Path("exported/config.json").write_text("{}")
     Path("clips.csv").write_text("audio,text\na.wav,hello\n")
     Path("mute.csv").write_text("audio,text\na.wav,...\n")
     words, expected = MISTAKES[name]

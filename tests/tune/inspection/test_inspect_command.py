@@ -106,11 +106,7 @@ def test_the_page_in_a_browser(faulty: Planter, tmp_path: Path, capsys: pytest.C
         ("--data /no/such", "data='/no/such': no such file or folder"),
         ("--language belorusian", "--language 'belorusian': Whisper does not know this language"),
         ("--sample 0", "--sample 0: must be at least 1"),
-        (
-            "--set learning_rate=1e-4",
-            "--set learning_rate: changes nothing in an inspection; it takes audio_",
-        ),
-        ("--set language=de", "--set language: is given by --language here"),
+        ("--language en --set language=de", "--set language: is given as --language too"),
         ("--set text_column=speakr", "text_column='speakr': no such column"),
         (f"--output {__file__}", "is a file; give a folder"),
     ],
