@@ -84,7 +84,6 @@ class Experiment:
         point: float | None = None,
         formats: Sequence[str] = (),
         quantization: str | None = None,
-        check: Literal["quick", "all"] | None = None,
     ) -> Path:
         """Write the best model, or another trial's, as a Hugging Face folder and in other formats; the folder.
 
@@ -98,7 +97,7 @@ class Experiment:
 
         words = [self.name, f"--output={os.fspath(output)}", f"--storage={self.storage}"]
         words += [f"--format={name}" for name in formats]
-        words += option_words(trial=trial, point=point, quantization=quantization, check=check)
+        words += option_words(trial=trial, point=point, quantization=quantization)
         problems = run(words)
         if problems:
             raise UserError("\n".join(problems))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tune.commands.options import Parser, add_storage
+from tune.util.errors import ConfigError
 
 
 def report_parser() -> argparse.ArgumentParser:
@@ -29,15 +30,19 @@ def report_parser() -> argparse.ArgumentParser:
 
 def report(words: list[str]) -> int:
     arguments = report_parser().parse_args(words)
+    from trainer.files import check_room
     from tune.report.experiment import load_experiment
     from tune.report.writer import make_report, save_report
     from tune.runs.finish import find_finished
     from tune.util.console import make_console, say, short_path
-    from tune.util.files import check_file
+    from tune.util.files import writing
 
     output: Path | None = arguments.output
     if output is not None:
-        check_file(f"--output {output}", output, "report.html")
+        if output.is_dir():
+            raise ConfigError(f"--output {output}: is a folder; give a file such as {output / 'report.html'}")
+        with writing(f"--output {output}"):
+            check_room(output.expanduser().absolute().parent)
     console = make_console()
     with console.status("reading the experiment and drawing ..."):
         folder = find_finished(arguments.experiment, arguments.storage)

@@ -45,13 +45,7 @@ def open_store(uri: str, experiment: str) -> tuple[MlflowClient, str | None]:
 
 
 def make_experiment(client: MlflowClient, uri: str, experiment: str, artifact_root: Path | None) -> str:
-    """Create an experiment; its id.
-
-    Args:
-        client: of the store.
-        uri: its address.
-        experiment: the name.
-        artifact_root: where artifacts go; None leaves that to the store.
+    """Create an experiment in the store at an address; its id. Without an artifact root the store chooses one.
 
     Raises:
         TrackingError: the store cannot be reached or refuses.

@@ -18,7 +18,7 @@ from tune.experiments.events import (
 )
 from tune.experiments.plan import TRIAL
 from tune.search.records import TrialRecord, role_of
-from tune.tracking.mlflow_texts import search_note, training_note, trial_note
+from tune.tracking.mlflow_texts import experiment_note, trial_note
 from tune.util.console import key_settings
 
 if TYPE_CHECKING:
@@ -98,21 +98,16 @@ def trial_run(record: TrialRecord, saved: Experiment, *, new: bool = True) -> Ru
 
 
 def own_run(saved: Experiment, option: str) -> RunContent:
-    """The experiment's own run.
-
-    Args:
-        saved: with the state after the last event of a delivery.
-        option: what a command that names the experiment ends with, as ` --storage DIR`.
-    """
+    """The experiment's own run; `option` is what a command that names it ends with, as ` --storage DIR`."""
     state, ended, best = saved.state, saved.state.ended, saved.state.best()
     status = ended.status if ended else "running"
     run = _content(status, state.heard, saved.settings.base, "experiment")
     run.params = _shared_params(saved)
+    run.tags[NOTE] = experiment_note(saved, option)
     if saved.is_training:  # as a trial, so that the view of an experiment's trials shows it
-        run.tags |= {ROLE: "trial", TRIAL_ID: TRIAL, NOTE: training_note(saved, option)}
+        run.tags |= {ROLE: "trial", TRIAL_ID: TRIAL}
     else:  # what `--resume` can change is no param: MLflow takes no other value of one
-        asked = state.options.trials if state.session else 0
-        run.tags |= {NOTE: search_note(saved, option), "trials": str(asked)}
+        run.tags["trials"] = str(state.options.trials if state.session else 0)
     if ended is None:
         return run
     value, name, step = state.value, state.objective, len(state.records)
@@ -201,13 +196,7 @@ def points(metrics: Mapping[str, float | None], step: int, time: float) -> list[
 def event_points(
     entries: Sequence[Entry], saved: Experiment, after: int = 0
 ) -> dict[str | None, list[Metric]]:
-    """The points of all events behind number `after`, by trial or repeat; None is the experiment's own run.
-
-    Args:
-        entries: the whole log.
-        saved: with the state to which it folds.
-        after: number of the last event whose points are not wanted.
-    """
+    """The points of all events behind number `after`, by trial or repeat; None is the experiment's own run."""
     found: dict[str | None, list[Metric]] = {}
     records, trials, best = saved.state.records, 0, math.inf
     objective = saved.state.objective

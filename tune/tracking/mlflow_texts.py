@@ -6,48 +6,69 @@ from typing import TYPE_CHECKING
 
 from trainer.scoring.normalizers import rates_note
 from trainer.scoring.objectives import objective_value
+from tune.experiments.plan import TRIAL
 from tune.search.records import listed
 from tune.util.console import clock, key_settings, short_source
 from tune.util.errors import error_line
 
 if TYPE_CHECKING:
-    from trainer.config import TrainConfig
     from tune.experiments.experiment import Experiment
     from tune.search.records import TrialRecord
 
 
-def search_note(saved: Experiment, option: str) -> str:
-    """What is searched, as Markdown; once a session has ended, what came of it.
+def experiment_note(saved: Experiment, option: str) -> str:
+    """What an experiment is, as Markdown; once a session has ended, what came of it. Its report has the rest.
 
     Args:
         saved: with the state at that moment.
         option: what a command that names the experiment ends with, as ` --storage DIR`.
     """
-    state = saved.state
-    if state.ended is None:
-        return f"A search for the settings that fine-tune {_what(saved.base)} best by WER, still running."
-    interrupted = state.ended.status == "interrupted"
-    commands = [f"--resume {saved.name}"] * interrupted + [f"report {saved.name}"]
-    if state.best() is not None:
-        commands.append(f"export {saved.name} --output my-model")
-    course = f"{len(state.records)} trials and {len(state.repeats)} repeats in {clock(state.seconds)}."
-    if state.end is not None:
-        course += f" It ended because {state.end.text}."
-    elif interrupted:
-        course += " **It was interrupted**; `--resume` goes on with it."
-    return _note([*_headline(saved), course], saved.base, commands, option)
-
-
-def training_note(saved: Experiment, option: str) -> str:
-    """The same of a single training."""
-    state, what = saved.state, f"One training of {_what(saved.base)}, outside a search"
+    state, base, alone = saved.state, saved.base, saved.is_training
+    language = f", language `{base.language}`" if base.language else ""
+    task = "" if base.task == "transcribe" else f", task {base.task}"
+    what = f"`{short_source(base.model)}` on `{short_source(base.data)}`{language}{task}"
+    what = (
+        f"One training of {what}, outside a search"
+        if alone
+        else f"A search for the settings that fine-tune {what} best by WER"
+    )
     if state.ended is None:
         return f"{what}, still running."
-    lines = [f"{what}."]
-    if state.base_rates:
-        lines.append(f"Before: WER {objective_value(state.base_rates):.2f} %.")
-    lines += [trial_note(record) for record in state.records.all()]
-    return _note(lines, saved.base, [f"export {saved.name} --output my-model"], option)
+    lines = [f"{what}.", _result(saved)]
+    if held := state.tested:
+        rates = f"{objective_value(held.rates):.2f} %, {objective_value(held.baseline):.2f} % before"
+        lines.append(f"On the test split, which chose nothing: {rates}.")
+    if guards := state.guards_text:
+        lines.append(f"Guards: {guards}.")
+    course = f"{len(state.records)} trials and {len(state.repeats)} repeats in {clock(state.seconds)}."
+    commands = [f"report {saved.name}"]
+    if alone:
+        course = trial_note(state.records[TRIAL])
+    elif state.end is not None:
+        course += f" It ended because {state.end.text}."
+    if state.end is None and state.ended.status == "interrupted":
+        course += " **It was interrupted**; `--resume` goes on with it."
+        commands.insert(0, f"{'train ' * alone}--resume {saved.name}")
+    if state.best() is not None:
+        commands.append(f"export {saved.name} --output my-model")
+    shown = "\n".join(f"tune-whisper {command}{option}" for command in commands)
+    return "\n\n".join([*lines, course, rates_note(base), f"```\n{shown}\n```"])
+
+
+def _result(saved: Experiment) -> str:
+    """What it came to; how sure that is, the report says."""
+    state, best, wer = saved.state, saved.state.best(), saved.state.value
+    if best is None or wer is None:
+        return "No trial reached an evaluation."
+    settings = key_settings(state.run(state.winner or best.trial_id).config)
+    which = f"settings of trial {state.winner}: `{settings}`, weights of {best.trial_id}"
+    if not state.base_rates:
+        return f"**WER {wer:.2f} %** ({which})."
+    baseline = state.comparable_base
+    if wer >= baseline:
+        return f"**No gain**: WER {baseline:.2f} % untouched, {wer:.2f} % here ({which})."
+    gain = f"{baseline - wer:.2f} points, {100 * (baseline - wer) / baseline:.0f} % fewer errors"
+    return f"**WER {wer:.2f} %**, {baseline:.2f} % before: {gain} ({which})."
 
 
 def trial_note(record: TrialRecord) -> str:
@@ -66,38 +87,3 @@ def trial_note(record: TrialRecord) -> str:
     if record.best_value < record.value:
         best = f"; the best was {record.best_value:.2f} % at {record.best_samples_seen:,}"
     return f"{word}: WER {record.value:.2f} % at {record.samples_seen:,} samples{best}."
-
-
-def _headline(saved: Experiment) -> list[str]:
-    """What a search came to; how sure that is, its report says."""
-    state, best, wer = saved.state, saved.state.best(), saved.state.value
-    if best is None or wer is None:
-        return ["No trial reached an evaluation."]
-    which = f"settings of trial {state.winner}, weights of {best.trial_id}"
-    if not state.base_rates:
-        lines = [f"**WER {wer:.2f} %** ({which})."]
-    elif wer >= (baseline := state.comparable_base):
-        lines = [f"**No gain**: WER {baseline:.2f} % untouched, {wer:.2f} % here ({which})."]
-    else:
-        gain = f"{baseline - wer:.2f} points, {100 * (baseline - wer) / baseline:.0f} % fewer errors"
-        lines = [f"**WER {wer:.2f} %**, {baseline:.2f} % before: {gain} ({which})."]
-    if state.winner is not None and state.winner in state.records:
-        lines.append(f"Settings: `{key_settings(state.records[state.winner].config)}`.")
-    if held := state.tested:
-        rates = f"{objective_value(held.rates):.2f} %, {objective_value(held.baseline):.2f} % before"
-        lines.append(f"On the test split, which chose nothing: {rates}.")
-    if told := state.guards_text:
-        lines.append(f"Guards: {told}.")
-    return lines
-
-
-def _note(lines: list[str], base: TrainConfig, commands: list[str], option: str) -> str:
-    """Paragraphs, how texts are compared, and what may be run next."""
-    shown = "\n".join(f"tune-whisper {command}{option}" for command in commands)
-    return "\n\n".join([*lines, rates_note(base), f"```\n{shown}\n```"])
-
-
-def _what(base: TrainConfig) -> str:
-    language = f", language `{base.language}`" if base.language else ""
-    task = "" if base.task == "transcribe" else f", task {base.task}"
-    return f"`{short_source(base.model)}` on `{short_source(base.data)}`{language}{task}"

@@ -18,13 +18,7 @@ _NAME_WIDTH, _FIGURE_WIDTH, _SETTING_WIDTH, _NOTE_WIDTH = 330, 110, 130, 620
 
 
 def trials_view(settings: Sequence[str], objective: str, *, gpus: bool = False) -> str:
-    """The view of the trials: best first, WER and searched settings side by side, and how each ended.
-
-    Args:
-        settings: the searched ones.
-        objective: its name.
-        gpus: whether trials take GPUs, so that their GPU-hours are worth a column.
-    """
+    """The view of the trials: best first, WER and searched settings side by side, and how each ended."""
     best = f"best_{objective}"
     figures = [best, f"{objective}_gain", SAMPLES, *([GPU_HOURS] if gpus else [])]
     always = {_column("attributes", "Run Name"): _NAME_WIDTH, "duration": _FIGURE_WIDTH}

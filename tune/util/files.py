@@ -15,7 +15,6 @@ from tune.util.errors import ConfigError, ModelError, first_line
 
 __all__ = [
     "LockedError",
-    "check_file",
     "check_folder",
     "is_locked",
     "own_lock",
@@ -28,11 +27,7 @@ __all__ = [
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Find out whether files can be written to a folder, which is not made yet where it is missing.
-
-    Args:
-        option: how the user named it, as `--output results`.
-        folder: the same as a path.
+    """Find out whether files can be written to a folder, named by an option; it is not made yet where it is missing.
 
     Raises:
         ConfigError: it is a file or lies below one, may not be written, or its disk is full.
@@ -44,28 +39,9 @@ def check_folder(option: str, folder: Path) -> None:
         check_room(path)
 
 
-def check_file(option: str, file: Path, example: str) -> None:
-    """The same of a file, which may be there; `example` is a name for one where a folder was given.
-
-    Raises:
-        ConfigError: it is a folder or a device, or cannot be written.
-    """
-    path = file.expanduser()
-    if path.is_dir():
-        raise ConfigError(f"{option}: is a folder; give a file such as {file / example}")
-    with writing(option):
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"{option}: is no plain file; give the name of one")
-        check_room(path.absolute().parent)
-
-
 @contextlib.contextmanager
 def writing(option: str, *, full: bool = False) -> Iterator[None]:
-    """A file that cannot be written, a full disk among the reasons, as a mistake of the option that named it.
-
-    Args:
-        option: as `--output results`.
-        full: only full disks, where files are read as well.
+    """A file that cannot be written, as a mistake of the option that named it; `full`: of full disks alone.
 
     Raises:
         ConfigError: an `OSError` came.
@@ -86,12 +62,8 @@ class LockedError(Exception):
 def own_lock(path: Path, wait: float = 0.0) -> IO[str]:
     """Take the lock of a file and write this process's number into it; others may once what is returned is closed.
 
-    Args:
-        path: of the file, which is made.
-        wait: seconds to wait for another process.
-
     Raises:
-        LockedError: another process has it.
+        LockedError: another process has it, also after so many seconds.
         OSError: the file cannot be written.
     """
     file, deadline = path.open("a+", encoding="utf-8"), time.monotonic() + wait

@@ -28,7 +28,7 @@ from tune.runs.finish import find_finished
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
 from tune.tracking.mlflow_runs import run_name, trial_run
-from tune.tracking.mlflow_texts import search_note
+from tune.tracking.mlflow_texts import experiment_note
 from tune.util.errors import ExperimentError, ModelError
 from tune.workers.averages import Measured
 
@@ -195,7 +195,7 @@ def test_all_that_is_made_from_the_log_tells_of_it(tmp_path: Path) -> None:
     page = make_report(load_experiment(search.plan.experiment_folder)).html
     assert f"WER of {whom}, which is exported" in page
     assert f"{whom}: WER 24.00 %, no higher" in page
-    assert "weights of 001-a1" in search_note(saved, "")
+    assert "weights of 001-a1" in experiment_note(saved, "")
     content = trial_run(saved.best, saved)
     assert run_name(saved.best) == "001-a1 mean of 001-r2, 001-r1"
     assert (content.tags["role"], content.tags["members"]) == ("average", "001-r2 001-r1")

@@ -41,7 +41,7 @@ from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
 from tune.search.guards import Guard, Measured, choose, trade
 from tune.tracking.mlflow_runs import own_run
-from tune.tracking.mlflow_texts import search_note
+from tune.tracking.mlflow_texts import experiment_note
 from tune.util.errors import ConfigError, ModelError
 
 OTHER = Guard("/data/english.csv")
@@ -104,7 +104,7 @@ def test_the_best_looking_finalist_that_loses_too_much_is_passed_over(tmp_path: 
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert f"guards    {told}" in printed
     assert "winner    WER  41.50 %" in printed
-    for text in (guards.told[-1], page, search_note(saved, "")):
+    for text in (guards.told[-1], page, experiment_note(saved, "")):
         assert told in text
         assert "002-r1 keeps the guard: 1.00 points less WER on english.csv" in text
     assert own_run(saved, "").tags["guards"] == "kept"

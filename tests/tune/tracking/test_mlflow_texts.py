@@ -13,7 +13,7 @@ from made_logs import MadeLog
 from tune.experiments.experiment import Experiment
 from tune.experiments.storage import Storage
 from tune.search.records import Stop, TrialRecord
-from tune.tracking.mlflow_texts import search_note, trial_note
+from tune.tracking.mlflow_texts import experiment_note, trial_note
 
 OPTION = " --storage elsewhere"
 
@@ -26,22 +26,20 @@ def made(folder: Path, **kinds: Any) -> Experiment:
 
 def test_a_search_that_gained_nothing(tmp_path: Path) -> None:
     """One lucky seed below the base model, 10.0 %, is no gain."""
-    text = search_note(made(tmp_path, baseline=10.1), OPTION)
-    assert text.startswith(
-        "**No gain**: WER 10.10 % untouched, 10.20 % here (settings of trial 004, weights of"
-    )
+    text = experiment_note(made(tmp_path, baseline=10.1), OPTION)
+    assert "\n**No gain**: WER 10.10 % untouched, 10.20 % here (settings of trial 004: `" in text
 
 
 def test_a_search_that_measured_nothing_and_was_interrupted(tmp_path: Path) -> None:
     log = MadeLog(tmp_path / "made")
     log.session(trials=1)
-    text = search_note(log.saved, OPTION)
+    text = experiment_note(log.saved, OPTION)
     assert text.endswith("fine-tune `demo` on `demo`, language `en` best by WER, still running.")
     log.begin("001")
     log.end("001", "failed", "ValueError: no such column")
     log.finish("interrupted")
-    text = search_note(log.saved, OPTION)
-    assert text.startswith("No trial reached an evaluation.\n")
+    text = experiment_note(log.saved, OPTION)
+    assert "\nNo trial reached an evaluation.\n" in text
     assert ". **It was interrupted**; `--resume` goes on with it." in text
     assert f"\ntune-whisper --resume made{OPTION}\ntune-whisper report made{OPTION}\n" in text
     assert "export" not in text
