@@ -51,9 +51,6 @@ class ResourceRequest:
     def check(self, *, resumed: bool = False) -> None:
         """Check the numbers: each worker has one GPU or none, or a single one a share; more would be held unused.
 
-        Args:
-            resumed: whether the number of workers is that with which the experiment began.
-
         Raises:
             ConfigError: a number is out of range, or there are more GPUs than workers, or fewer.
         """

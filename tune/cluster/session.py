@@ -101,11 +101,7 @@ def _as_interrupt(number: int, frame: Any) -> None:
 
 
 def check_address(address: str) -> None:
-    """Check that a search can join a cluster at `address`.
-
-    Raises:
-        ResourceError: it is an address for jobs, of Ray's client, or nothing listens there.
-    """
+    """Raise `ResourceError` where an address is one for jobs or of Ray's client, or nothing listens there."""
     if address in ("auto", "local"):
         return
     if "://" in address:

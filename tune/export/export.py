@@ -55,7 +55,7 @@ def export_trial(
     point: float | None = None,
     find: Find = find_experiment,
 ) -> FormatsOutcome:
-    """Export a trial's best checkpoint to `output`, measure it on validation and test, and convert it.
+    """Export a trial's best checkpoint to a new folder, measure it on validation and test, and convert it.
 
     Where the data has gone, the model is written all the same, with the figures of the search.
 
@@ -64,7 +64,7 @@ def export_trial(
         experiment: its name.
         output: folder to write; must not exist.
         trial_id: another trial than the best.
-        console: told what is done.
+        console: for people.
         targets: formats to make beside the Hugging Face one.
         adapter: also write the adapters of a trial with LoRA, to a folder of their own.
         point: share of the trial in its mean with the base model, above 0 and below 1; None for the trial itself.
@@ -73,7 +73,6 @@ def export_trial(
     Raises:
         ConfigError: the trial has no adapters.
         ExperimentError: experiment, trial or checkpoint is not there, or `output` cannot be written.
-        StorageError: the object store cannot be read.
     """
     from trainer.conversion.hugging_face import write_model
 
@@ -164,12 +163,7 @@ def _find_trial(saved: Experiment, trial_id: str | None) -> TrialRecord:
 
 @contextlib.contextmanager
 def _new_folder(output: Path) -> Iterator[Path]:
-    """A folder to fill, which takes its name only once it is complete.
-
-    Raises:
-        ConfigError: it cannot be written.
-        ExperimentError: there is something of that name already.
-    """
+    """A folder to fill, which takes its name, that nothing may have yet, only once it is complete."""
     output = output.expanduser().absolute()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ExperimentError(f"--output {output}: exists already; choose another folder or remove it")
@@ -191,9 +185,6 @@ def _measure(saved: Experiment, exported: TrainConfig) -> tuple[Rates, tuple[str
     """Error rates by split, before and after; and the splits whose clips, texts or audio are not the search's.
 
     On these both models are measured on what is there now; else the base model's rates on validation are known.
-
-    Raises:
-        DataError: the data is not there.
     """
     import torch
 
@@ -279,15 +270,10 @@ def export_existing(
     Args:
         model: a folder that `tune-whisper export` wrote, any other Whisper folder, a hub id or a short name.
         output: folder to write, with the Hugging Face model and its formats; None adds the formats to `model` itself.
-        console: told what is done.
+        console: for people.
         targets: formats to make.
         data: clips to check on; by default those that the model was trained on.
         language: spoken language; by default the one in the model's settings.
-
-    Raises:
-        ConfigError: there is nowhere to write, or no language is known.
-        ExperimentError: a folder to write exists already.
-        ModelError: the model cannot be loaded.
     """
     from trainer.conversion.hugging_face import write_model
     from trainer.model.pretrained import load_model_config

@@ -39,16 +39,10 @@ class FormatsOutcome:
 def add_formats(
     folder: Path, targets: Sequence[Target], config: TrainConfig | None, console: Console
 ) -> FormatsOutcome:
-    """Convert the model of a folder into folders below it, named for their formats.
+    """Convert the Hugging Face model of a folder into folders below it, named for their formats.
 
-    Args:
-        folder: a Hugging Face model.
-        targets: formats to make.
-        config: its language, normaliser and data count; None converts without a check.
-        console: told what is done, and how far it is.
-
-    Returns:
-        What became of them: whatever goes wrong is a problem there, and the model and the other formats stay.
+    Without `config` nothing is checked. Whatever goes wrong is a problem in what is returned; the model and the
+    other formats stay.
     """
     outcome = FormatsOutcome()
     if not targets:

@@ -21,19 +21,10 @@ class HubError(UserError):
 
 
 def push_to_hub(folder: Path, repo: str, *, private: bool = False, message: str) -> str:
-    """Upload a folder; what is there already and unchanged is not sent again.
+    """Upload an exported model to `NAME` or `NAMESPACE/NAME`, made where it is not there; the address of its page.
 
-    The card is a commit of its own, for on the hub its examples name the model there. In the folder they stay as they
-    are, right as long as the model is used from there.
-
-    Args:
-        folder: an exported model.
-        repo: `NAME` or `NAMESPACE/NAME`, made where it is not there; without a namespace it is the user's own.
-        private: whether only members shall see it.
-        message: the commits'.
-
-    Returns:
-        The address of the model's page.
+    What is there already and unchanged is not sent again. The card is a commit of its own, for on the hub its examples
+    name the model there. In the folder they stay as they are, right as long as the model is used from there.
 
     Raises:
         HubError: it could not be done, with the command that tries again.

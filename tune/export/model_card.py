@@ -50,10 +50,10 @@ def model_card(
     Args:
         saved: the experiment.
         trial: of it, the exported one.
-        rates: error rates by split, `before` and `after`.
-        window_seconds: what the exported model hears at once.
+        rates: error rates by split.
+        window_seconds: of the exported model.
         changed: splits whose clips are no longer all those of the search.
-        formats: other formats beside the model, `ctranslate2` or `ggml`, each in a folder of its name.
+        formats: folders of other formats beside the model.
         adapter: folder with LoRA's adapters beside the model, if they are there.
         point: share of the run in its mean with the base model, where the model is not the run itself.
     """

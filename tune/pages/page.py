@@ -22,14 +22,8 @@ class Cell(NamedTuple):
 
 
 def render_page(template: str, title: str, lead: str, *, task: str = "transcribe", **content: Any) -> str:
-    """A whole page from a file of `templates`; all text in it is escaped, wherever it comes from.
-
-    Args:
-        template: name of the file.
-        title: text of title and heading.
-        lead: a line below the title.
-        task: gives the rate that decides its name.
-        content: what else the template names.
+    """A whole page from a file of `templates`; all text in it is escaped, wherever it comes from. `lead` is a line
+    below the title, and `task` gives the rate that decides its name.
     """
     page = _environment().get_template(template)
     text = page.render(

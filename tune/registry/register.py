@@ -56,22 +56,12 @@ def register(
 ) -> None:
     """Log an exported model as a pyfunc that takes audio files, register it, and say how it is loaded and served.
 
-    It belongs to the run of its trial, where the store has that. MLflow's store of this process is the model's from
-    then on.
-
-    Args:
-        model: the folder that was exported.
-        storage: where its experiment may be.
-        name: of the registered model, which is made where there is none.
-        alias: moved to the new version from whichever had it.
-        console: where it is said.
-        tracking_uri: the MLflow store; by default the experiment's, else MLFLOW_TRACKING_URI.
-        find: finds the experiment.
+    It belongs to the run of its trial, where the store has that. By default the store is the experiment's, else
+    MLFLOW_TRACKING_URI; it is that of this process from then on. An alias moves to the new version.
 
     Raises:
         ConfigError: no store is known, or the registry allows no such name or alias.
         ModelError: the folder holds no Whisper model.
-        StorageError: the object store that holds the experiment cannot be read or written.
         TrackingError: the MLflow store cannot be reached, or refuses.
     """
     _check_names(name, alias)

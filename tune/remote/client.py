@@ -128,11 +128,7 @@ def _explain(error: Exception) -> str:
 
 
 def get_json(client: JobSubmissionClient, path: str) -> Any:
-    """What the dashboard has under a path.
-
-    Raises:
-        JobError: the cluster does not answer, or not in JSON.
-    """
+    """What the dashboard has under a path; raises `JobError` where it does not answer, or not in JSON."""
     with cluster_errors(client.get_address()):
         # A private part of Ray's client: no public one asks for anything but jobs, and this carries its token,
         # headers and cookies on every version of Ray.
@@ -142,11 +138,7 @@ def get_json(client: JobSubmissionClient, path: str) -> Any:
 
 
 def cluster_versions(client: JobSubmissionClient) -> tuple[str, str]:
-    """Versions of Ray and Python on the cluster.
-
-    Raises:
-        JobError: the cluster does not answer.
-    """
+    """Versions of Ray and Python on the cluster."""
     found = get_json(client, "/api/v0/cluster_metadata")
     return get_json(client, "/api/version")["ray_version"], found.get("data", found)["pythonVersion"]
 

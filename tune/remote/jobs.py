@@ -51,7 +51,7 @@ def send(
         environment: further variables.
 
     Returns:
-        The submission id: the job's name, with a number where it was used before, since Ray never takes one twice.
+        The submission id: the name, with a number where it was used before, since Ray never takes one twice.
 
     Raises:
         JobError: the cluster does not take it, or a job of this name is waiting or running.
@@ -91,11 +91,7 @@ def list_jobs(client: JobSubmissionClient, *, everyone: bool = False) -> list[Jo
 
 
 def find_job(client: JobSubmissionClient, name: str) -> JobDetails:
-    """The newest job with this name, or the one with this submission id.
-
-    Raises:
-        JobError: there is none.
-    """
+    """The newest job with this name, or the one with this submission id; raises `JobError` where there is none."""
     for job in list_jobs(client, everyone=True):
         if name in (job_name(job), job.submission_id):
             return job
@@ -113,11 +109,7 @@ def job_state(job: JobDetails) -> str:
 
 
 def stop_job(client: JobSubmissionClient, submission_id: str) -> JobDetails:
-    """Ask a job to end and wait until it has; it is killed after a minute. Returns the job as it is then.
-
-    Raises:
-        JobError: it has not ended then.
-    """
+    """Ask a job to end and wait until it has, at most a minute, after which it is killed; the job as it is then."""
     deadline = time.monotonic() + _STOP_SECONDS + 30
     with cluster_errors(client.get_address()):
         client.stop_job(submission_id)
@@ -129,13 +121,10 @@ def stop_job(client: JobSubmissionClient, submission_id: str) -> JobDetails:
 
 
 def follow_logs(client: JobSubmissionClient, submission_id: str, write: Callable[[str], None]) -> JobDetails:
-    """Give `write` what the job prints until it ends, each character once.
+    """Give `write` what the job prints until it ends, each character once; the job as it ended.
 
     Asked for again and again, not streamed: a connection that a sleeping laptop or a proxy lost without a word needs no
     care then. About a tenth of the time goes into asking, so that long logs do not fill the line.
-
-    Returns:
-        The job as it ended.
 
     Raises:
         JobError: the cluster has not answered for two minutes.

@@ -28,11 +28,7 @@ _HINT = "set it on the cluster itself (as the nodes' environment or a Kubernetes
 
 
 def stage(folder: Path, files: Sequence[Path]) -> None:
-    """Fill an empty folder, the job's working directory, with the program and some files.
-
-    Raises:
-        JobError: a file cannot be read, is too large, or has the name of another one.
-    """
+    """Fill an empty folder, the job's working directory, with the program and some files; raises `JobError`."""
     for package in _PACKAGES:
         shutil.copytree(_ROOT / package, folder / package, ignore=shutil.ignore_patterns(".*", "__pycache__"))
     for path in files:
@@ -54,9 +50,6 @@ def pinned_requirements(extras: Collection[str]) -> list[str]:
     """Our direct dependencies, with those of some extras, at the versions installed here, for the cluster to install.
 
     Ray is not among them: the cluster has its own. Builds (`+cpu`, `+cu128`) are left to the cluster's machines.
-
-    Raises:
-        JobError: the program itself was not installed, so its dependencies are unknown.
     """
     from packaging.requirements import Requirement
     from packaging.version import Version
@@ -82,11 +75,7 @@ def pinned_requirements(extras: Collection[str]) -> list[str]:
 
 
 def refuse_password(where: str, text: str) -> None:
-    """Refuse a text with an address that has a password or a key in it.
-
-    Raises:
-        JobError: it has; the message says where, not what.
-    """
+    """Refuse a text with an address that has a password or a key in it; the `JobError` says where, not what."""
     if _PASSWORD.search(text):
         raise JobError(
             f"{where}: holds a password or key in an address, and everybody on the cluster can read a job's settings; "
@@ -95,11 +84,7 @@ def refuse_password(where: str, text: str) -> None:
 
 
 def check_environment(items: Sequence[str]) -> dict[str, str]:
-    """The variables of `--env NAME=VALUE`.
-
-    Raises:
-        JobError: a name says that it holds a secret, or a variable cannot be set this way.
-    """
+    """The variables of `--env NAME=VALUE`; raises `JobError` where a name says that it holds a secret."""
     found = {}
     for item in items:
         name, equals, value = item.partition("=")

@@ -31,11 +31,8 @@ class VertexError(UserError):
 def vertex_sdk(address: str, project: str | None, location: str | None) -> Iterator[tuple[Any, str]]:
     """Google's `vertex_ray` module, set to a project and a location, and the full name of a cluster.
 
-    Args:
-        address: `NAME` or `projects/PROJECT/locations/LOCATION/persistentResources/NAME`, with or without
-            `vertex_ray://`.
-        project: project id; None for that of the environment or of the credentials.
-        location: region; None for that of the environment, else us-central1.
+    The address is `NAME` or `projects/PROJECT/locations/LOCATION/persistentResources/NAME`, with or without
+    `vertex_ray://`. Project and location are by default those of the environment or of the credentials.
 
     Raises:
         VertexError: the SDK is not installed; also, in one line, instead of what it raises in the block.
@@ -94,12 +91,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def job_client(address: str, project: str | None, location: str | None) -> JobSubmissionClient:
-    """A client for the jobs of a running cluster; its requests carry Google's token, valid for an hour.
-
-    Raises:
-        VertexError: no such cluster, or it does not run.
-        JobError: its dashboard cannot be reached, does not let us in, or is no Ray.
-    """
+    """A client for the jobs of a running cluster; its requests carry Google's token, valid for an hour."""
     from ray.job_submission import JobSubmissionClient
 
     with (

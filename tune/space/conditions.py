@@ -74,8 +74,7 @@ def check_conditions(
         ranges: as the file has them, each right by itself.
         fixed: settings that all trials share.
         lines: of each range.
-        known_gone: fields that options fix, and those with a problem of their own; a range that never counts for such
-            a reason is left out without a word.
+        known_gone: fields that options fix or that have a problem; ranges that never count for that go silently.
         problems: take what is wrong otherwise.
     """
     before = len(problems.found)

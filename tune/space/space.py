@@ -90,11 +90,7 @@ class SearchSpace:
         return None if place is None else self.ranges[name][place]
 
     def draw(self, choose: Callable[[str, Parameter], Any]) -> dict[str, Any]:
-        """A point, field by field, what others depend on first.
-
-        Args:
-            choose: takes a field and the range that counts there, and returns a value of it.
-        """
+        """A point, field by field, what others depend on first: `choose` draws a value of the range there."""
         point: dict[str, Any] = {}
         for name in self._order:
             parameter = self.searched_in(point, name)
@@ -147,7 +143,6 @@ class SearchSpace:
 
         Raises:
             SpaceError: the space has weights of other sources.
-            DataError: a data file cannot be read or is wrong.
         """
         names = [name for name in (*self.ranges, *self.fixed) if name.startswith(WEIGHT_OF)]
         mix = read_mix(data) if is_mix(data) else None
@@ -173,11 +168,7 @@ class SearchSpace:
     def resolve(
         self, default_learning_rate: float, by_method: Mapping[str, float] | None = None
     ) -> SearchSpace:
-        """The space with numbers in place of `auto`.
-
-        Args:
-            default_learning_rate: the default of the model's size.
-            by_method: the same for each `method` whose default is another.
+        """The space with numbers in place of `auto`: the model's default, and that of each `method` with another.
 
         Raises:
             SpaceError: with this model a range is empty, a point to try first lies outside, or one `auto` stands for
@@ -271,13 +262,7 @@ class SearchSpace:
         return dataclasses.replace(self, try_first=_without_doubles([*self.try_first, *recipes]))
 
     def to_optuna(self) -> dict[str, BaseDistribution]:
-        """All ranges as Optuna's distributions, by what Optuna calls them (see `named`).
-
-        Ray's own domains are not used on the way: they refuse bounds that are no multiples of the step.
-
-        Raises:
-            ValueError: a bound is still `auto`; call `resolve` first.
-        """
+        """All ranges as Optuna's distributions, by what Optuna calls them (see `named`)."""
         return {
             key_of(name, parameter): parameter.to_optuna()
             for name, ranges in self.ranges.items()

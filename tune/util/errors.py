@@ -76,11 +76,7 @@ def _text(value: Any) -> str:
 
 
 def check_least(request: Any, **least: int) -> None:
-    """Check numbers that a request may hold, by the names of its fields, against the least that each can be.
-
-    Raises:
-        ConfigError: one of them is below.
-    """
+    """Raise `ConfigError` where a number, by the name of its field, is below the least that it can be."""
     for name, number in least.items():
         given = getattr(request, name)
         if given is not None and given < number:

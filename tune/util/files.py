@@ -27,11 +27,7 @@ __all__ = [
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Find out whether files can be written to a folder, named by an option; it is not made yet where it is missing.
-
-    Raises:
-        ConfigError: it is a file or lies below one, may not be written, or its disk is full.
-    """
+    """Raise `ConfigError` where files cannot be written to an option's folder, which is not made yet."""
     path = folder.expanduser()
     if path.is_file():
         raise ConfigError(f"{option}: is a file; give a folder")
@@ -41,11 +37,7 @@ def check_folder(option: str, folder: Path) -> None:
 
 @contextlib.contextmanager
 def writing(option: str, *, full: bool = False) -> Iterator[None]:
-    """A file that cannot be written, as a mistake of the option that named it; `full`: of full disks alone.
-
-    Raises:
-        ConfigError: an `OSError` came.
-    """
+    """Raise `ConfigError` where a file of an option cannot be written; with `full` only where its disk is full."""
     try:
         yield
     except OSError as error:

@@ -30,19 +30,11 @@ class Measured:
 def measure_mean(
     inputs: TrialInputs, files: CheckpointFiles, checkpoints: Sequence[str], name: str, most: float
 ) -> Measured:
-    """Average checkpoints, measure that on the validation split, and keep it where its WER is low enough.
-
-    Args:
-        inputs: settings and data of the first of them.
-        files: the experiment's checkpoints.
-        checkpoints: to average, with equal shares; paths within the experiment.
-        name: of the mean's own checkpoint, which is complete or absent.
-        most: in percent; of a mean with a higher objective nothing is kept.
+    """Average checkpoints of the experiment with equal shares, measure that on the validation split, and keep it, by a
+    name, where its objective is no higher than `most`, in percent.
 
     Raises:
-        ModelError: they cannot be averaged.
-        DivergedError: the mean's loss is no finite number.
-        DiskFullError: there is no room for it.
+        UserError: they cannot be averaged, their mean diverges, or there is no room for it.
     """
     from trainer.scoring.objectives import objective_value
     from trainer.train import evaluate

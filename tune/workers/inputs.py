@@ -47,11 +47,7 @@ class TrialInputs:
         return dataclasses.replace(self, config=config, relabelled=self.relabelled or changed)
 
     def open(self) -> tuple[TrainConfig, PreparedData]:
-        """Settings and data with the folders that this node has, once a process of Ray's is there to use them.
-
-        Raises:
-            ResourceError: Ray gave this process a GPU that PyTorch cannot use.
-        """
+        """Settings and data with the folders that this node has, once a process of Ray's is there to use them."""
         import ray
         import torch
 
@@ -71,11 +67,7 @@ class TrialInputs:
 
 
 def check_gpu() -> None:
-    """Check that PyTorch can use the GPU that Ray, which counts them by the driver alone, gave this process.
-
-    Raises:
-        ResourceError: it cannot.
-    """
+    """Check that PyTorch can use the GPU that Ray, which counts them by the driver alone, gave this process."""
     import ray
     import torch
 

@@ -34,11 +34,7 @@ class NodeCopies:
 
     @classmethod
     def keep(cls, storage: Storage, folders: Sequence[Path]) -> NodeCopies:
-        """Bring folders, which are complete and do not change, to the storage, unless they are there.
-
-        Raises:
-            UserError: the storage does not take them.
-        """
+        """Bring folders, which are complete and do not change, to the storage, unless they are there."""
         import ray
 
         node = ray.get_runtime_context().get_node_id()
@@ -54,11 +50,7 @@ class NodeCopies:
         return cls(node, None, places)
 
     def local(self, folder: Path) -> Path:
-        """Where this node has the folder; the first process of a node that asks fetches it, others wait.
-
-        Raises:
-            UserError: it cannot be fetched, or does not fit on this node's disk.
-        """
+        """Where this node has the folder; the first process of a node that asks fetches it, others wait."""
         import ray
 
         if ray.get_runtime_context().get_node_id() == self.node:

@@ -41,15 +41,8 @@ def fit(
 ) -> str | None:
     """Begin a training or go on with it from the folder's last checkpoint; to be called in a process of its own.
 
-    Args:
-        inputs: what to train.
-        channel: receives evaluations, progress and failures.
-        resources: what the workers get.
-        folder: where checkpoints go.
-        max_failures: times that the training goes on from its last checkpoint after a failure.
-
     Returns:
-        None, or the report of the failure that was one too many.
+        None, or the report of the failure that was one more than `max_failures`.
     """
     # Ray 2.47 has Train V2 only when told, which it reads when it is imported.
     os.environ["RAY_TRAIN_V2_ENABLED"] = "1"

@@ -27,15 +27,8 @@ def train_persistently(
     """Train; with half the micro-batch and twice the accumulation where memory runs out, again and again.
 
     The effective batch, and with it what the trial is, stays. A checkpoint that is not whole is left aside for
-    the one before it, and in the end for the start.
-
-    Args:
-        work: the training with certain settings, whose checkpoints go to a folder, from a checkpoint or from the start.
-        config: its settings.
-        driver: says from where it can go on, and receives what was done.
-
-    Raises:
-        Exception: any other error of the training.
+    the one before it, and in the end for the start. `work` takes settings, the folder of its checkpoints, and one to
+    go on from.
     """
     import ray.exceptions
 

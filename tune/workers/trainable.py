@@ -39,15 +39,7 @@ def train_worker(
     folder: str,
     checkpoint: str | None,
 ) -> TrainResult:
-    """One worker's part of a training, in whatever process it has.
-
-    Args:
-        inputs: what is trained.
-        decide: takes each evaluation to the driver.
-        files: the experiment's checkpoints.
-        driver: receives names of checkpoints, and progress.
-        folder: where checkpoints go, within the experiment.
-        checkpoint: to go on from.
+    """One worker's part of a training, in whatever process it has; `decide` takes each evaluation to the driver.
 
     The process group is left after success alone, as with NCCL all leave it together; a failed process ends.
     """
@@ -79,12 +71,6 @@ def make_trainable(
     """The function that Ray runs for a trial, with the resources that a trial takes.
 
     One worker trains in the trial's own process; several are processes of the trial's placement group.
-
-    Args:
-        inputs: what all trials share.
-        channel: between the trials and the driver.
-        resources: what each trial gets.
-        files: the experiment's checkpoints.
     """
     import ray.tune
 

@@ -101,17 +101,9 @@ class Worker:
 def train_on_workers(
     work: Callable[[Decide], Any], decide: Decide, *, workers: int, cpus: float, gpus: float
 ) -> Any:
-    """Do `work` in `workers` processes of the current placement group, a bundle each.
+    """Do `work` in processes of the current placement group, a bundle each; what it returned in the first one.
 
-    Args:
-        work: called in every worker with the `decide` that the first one shall call.
-        decide: called here with each evaluation; the workers wait until it returns.
-        workers: their number.
-        cpus: CPUs of each worker.
-        gpus: GPUs of each worker.
-
-    Returns:
-        What `work` returned in the first worker.
+    `decide` is called here with each evaluation of the first worker; all wait until it returns.
 
     Raises:
         Exception: what `work` raised in the worker that failed first, as Ray passes it on.
