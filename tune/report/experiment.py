@@ -22,7 +22,7 @@ from tune.util.files import is_locked
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder
-    from tune.space.space import Parameter
+    from tune.space.parameters import Parameter
 
 Stage = Literal["finished", "failed", "running", "interrupted", "unfinished"]
 """`failed`: it ended without a result, or because trials failed.

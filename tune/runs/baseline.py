@@ -17,7 +17,7 @@ from tune.experiments.experiment_file import write_baseline_clips
 from tune.runs.session import Session, finite
 from tune.util.errors import UserError, first_line
 from tune.workers.inputs import TrialInputs
-from tune.workers.trainable import evaluate_checkpoint, evaluate_shared, freeing_memory
+from tune.workers.trainable import evaluate_checkpoint, evaluate_shared, run_and_free
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
@@ -201,10 +201,8 @@ def begin_in_worker(
     """Begin what `in_worker` does; what it returns waits for the end of it, and raises the same."""
     import ray
 
-    remote: Any = ray.remote(num_cpus=inputs.cpus, num_gpus=session.resources.gpus_per_worker)(
-        freeing_memory(work)
-    )
-    begun = remote.remote(inputs, *arguments)
+    remote: Any = ray.remote(num_cpus=inputs.cpus, num_gpus=session.resources.gpus_per_worker)(run_and_free)
+    begun = remote.remote(work, inputs, *arguments)
 
     def wait() -> Result:
         try:

@@ -13,35 +13,21 @@ from trainer.bounds import WEIGHT_OF
 from trainer.config import TrainConfig
 from trainer.mix import is_mix, read_mix
 from trainer.yaml_nodes import nearest
-from tune.space.conditions import counting, deciding_points, in_order, key_of, possible_values
+from tune.space.conditions import counting, deciders, deciding_points, in_order, key_of, possible_values
 from tune.space.parameters import (
     AUTO,
     ChoiceParameter,
     FloatParameter,
-    IntParameter,
     Parameter,
     hull,
     usual_value,
 )
-from tune.space.reader import check_overrides, parse_set, read_space
+from tune.space.reader import check_overrides, read_space
 from tune.space.settings import SchedulerSettings, SearcherSettings
 from tune.util.errors import SpaceError
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
-
-__all__ = [
-    "ChoiceParameter",
-    "FloatParameter",
-    "IntParameter",
-    "Parameter",
-    "SchedulerSettings",
-    "SearchSpace",
-    "SearcherSettings",
-    "load_space",
-    "packaged_spaces",
-    "parse_set",
-]
 
 _PACKAGED = Path(__file__).resolve().parents[2] / "search_spaces"
 
@@ -77,8 +63,7 @@ class SearchSpace:
     @functools.cached_property
     def deciding(self) -> list[str]:
         """Searched fields that conditions look at."""
-        named = {other for each in self.ranges.values() for one in each for other, _ in one.when}
-        return [name for name in self._order if name in named]
+        return [name for name in self._order if name in deciders(self.ranges)]
 
     @functools.cached_property
     def _order(self) -> list[str]:

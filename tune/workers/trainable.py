@@ -8,13 +8,13 @@ import functools
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tune.cluster.progress_channel import Driver
 from tune.search.scheduler import TRIAL_ID
 from tune.workers.keeper import ExperimentKeeper
 from tune.workers.retries import train_persistently
-from tune.workers.worker_group import Decide, train_on_workers
+from tune.workers.worker_group import train_on_workers
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from tune.cluster.resources import TrialResources
     from tune.experiments.checkpoint_files import CheckpointFiles
     from tune.workers.inputs import TrialInputs
-
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 
 def train_worker(
@@ -95,7 +92,16 @@ def make_trainable(
                 folder=folder,
                 checkpoint=checkpoint,
             )
-            return _run(part, decide, resources)
+            if resources.workers == 1:
+                return part(decide)
+            result: TrainResult = train_on_workers(
+                part,
+                decide,
+                workers=resources.workers,
+                cpus=resources.cpus_per_worker,
+                gpus=resources.gpus_per_worker,
+            )
+            return result
 
         result = train_persistently(work, trial.config, driver)
         if result.diverged:
@@ -129,30 +135,12 @@ def evaluate_checkpoint(
         return evaluate(config.replace(model=str(folder)), data, split)
 
 
-def _run(work: Callable[[Decide], TrainResult], decide: Decide, resources: TrialResources) -> TrainResult:
-    if resources.workers == 1:
-        return work(decide)
-    result: TrainResult = train_on_workers(
-        work,
-        decide,
-        workers=resources.workers,
-        cpus=resources.cpus_per_worker,
-        gpus=resources.gpus_per_worker,
-    )
-    return result
-
-
-def freeing_memory(work: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """What `work` does, after which its process holds no more memory than it must: Ray keeps it for other work."""
-
-    @functools.wraps(work)
-    def done(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
-        try:
-            return work(*arguments, **named)
-        finally:
-            _free_memory()
-
-    return done
+def run_and_free(work: Callable[..., Any], *arguments: object) -> Any:
+    """What `work` returns, after which its process holds no more memory than it must: Ray keeps it for other work."""
+    try:
+        return work(*arguments)
+    finally:
+        _free_memory()
 
 
 def _free_memory() -> None:

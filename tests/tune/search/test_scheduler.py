@@ -10,7 +10,7 @@ import pytest
 
 from tune.search.records import Records, Stop
 from tune.search.scheduler import NEVER_STOP, Judge, describe_rungs, rung_grid
-from tune.space.space import SchedulerSettings
+from tune.space.settings import SchedulerSettings
 
 RUNGS = (100, 300, 900)
 

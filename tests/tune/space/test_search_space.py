@@ -11,16 +11,12 @@ import yaml
 from space_files import LR, Load, space_loader
 
 from trainer.config import TrainConfig
-from tune.space.parameters import NOT_SEARCHABLE, SET_BY_SEARCH
+from tune.space.parameters import NOT_SEARCHABLE, SET_BY_SEARCH, ChoiceParameter, FloatParameter, IntParameter
+from tune.space.reader import parse_set
+from tune.space.settings import SchedulerSettings, SearcherSettings
 from tune.space.space import (
-    ChoiceParameter,
-    FloatParameter,
-    IntParameter,
-    SchedulerSettings,
-    SearcherSettings,
     load_space,
     packaged_spaces,
-    parse_set,
 )
 from tune.util.errors import ConfigError, SpaceError
 

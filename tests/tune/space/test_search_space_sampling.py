@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from space_files import LR, Load, space_loader
 
-from tune.space.space import ChoiceParameter, FloatParameter
+from tune.space.parameters import ChoiceParameter, FloatParameter
 from tune.util.errors import SpaceError
 
 
