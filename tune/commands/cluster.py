@@ -42,19 +42,20 @@ def cluster_parser(action: str = "") -> argparse.ArgumentParser:
         description=_ACTIONS[action],
         epilog=None if action else _EPILOG,
     )
+    add = parser.add_argument
     if not action:
         add_dashboard(parser)
-        parser.add_argument("--json", action="store_true", help="for programs")
+        add("--json", action="store_true", help="for programs")
         return parser
     add_vertex(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add("--yes", action="store_true", help="do not ask")
     if action == "create":
-        parser.add_argument("file", type=Path, metavar="FILE", help="as docs/vertex_cluster.yaml")
+        add("file", type=Path, metavar="FILE", help="as docs/vertex_cluster.yaml")
     else:
-        parser.add_argument("name", metavar="NAME", help="name, or vertex_ray:// address")
+        add("name", metavar="NAME", help="name, or vertex_ray:// address")
     if action == "scale":
         workers_help = "machines that each worker pool shall have, a number for each"
-        parser.add_argument("--workers", type=int, nargs="+", required=True, metavar="N", help=workers_help)
+        add("--workers", type=int, nargs="+", required=True, metavar="N", help=workers_help)
     return parser
 
 

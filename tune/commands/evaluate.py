@@ -6,14 +6,7 @@ import argparse
 import contextlib
 import functools
 
-from tune.commands.options import (
-    Parser,
-    add_results,
-    add_settings,
-    add_storage,
-    hand_out,
-    json_text,
-)
+from tune.commands.options import Parser, add_results, add_settings, add_storage, hand_out
 from tune.util.errors import ConfigError, check_least
 
 JSON_FILE = "evaluation.json"
@@ -33,35 +26,32 @@ def evaluate_parser() -> argparse.ArgumentParser:
         "down, with the worst utterances and signs of hallucination.",
         epilog=_EXAMPLES,
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "model",
         metavar="MODEL",
         help="folder, hub id, short name (tiny ...), or an experiment: its winner; by its folder where a short name is "
         "called the same",
     )
-    parser.add_argument(
+    add(
         "--data",
         metavar="DATA",
         help="what --data of a search takes (default: the data the model was tuned on)",
     )
-    parser.add_argument(
+    add(
         "--split",
         default="test",
         metavar="NAME",
         help="train, validation (or dev), test, another split of the data, or all (default: test)",
     )
-    parser.add_argument(
-        "--baseline", metavar="OTHER", help="a second model, decoded and compared on the same clips"
-    )
-    parser.add_argument(
-        "--language", metavar="CODE", help="spoken language (default: the model's own, else en)"
-    )
-    parser.add_argument(
+    add("--baseline", metavar="OTHER", help="a second model, decoded and compared on the same clips")
+    add("--language", metavar="CODE", help="spoken language (default: the model's own, else en)")
+    add(
         "--normalizer",
         choices=("auto", "whisper", "basic", "none"),
         help="auto (one for each language), whisper (for comparison with published figures), basic, none",
     )
-    parser.add_argument(
+    add(
         "--by",
         nargs="+",
         action="extend",
@@ -69,7 +59,7 @@ def evaluate_parser() -> argparse.ArgumentParser:
         metavar="COLUMN",
         help="break down by columns of the data",
     )
-    parser.add_argument("--worst", type=int, default=5, metavar="N", help="utterances to show (default: 5)")
+    add("--worst", type=int, default=5, metavar="N", help="utterances to show (default: 5)")
     add_results(parser, f"{JSON_FILE} and {PAGE_FILE}")
     add_settings(
         parser,
@@ -111,11 +101,11 @@ def evaluate(words: list[str]) -> int:
             overrides=arguments.set,
         )
         result = run_evaluation(plan, make_console(error=True))
-    content = result.to_dict()
     hand_out(
         arguments,
-        content,
+        result.to_dict(),
         functools.partial(print_evaluation, result, arguments.worst),
-        {JSON_FILE: lambda: json_text(content), PAGE_FILE: lambda: evaluation_page(result)},
+        JSON_FILE,
+        {PAGE_FILE: lambda: evaluation_page(result)},
     )
     return 0

@@ -29,48 +29,45 @@ def export_parser() -> argparse.ArgumentParser:
         description="Write the best checkpoint as a Hugging Face folder with a model card, and in other formats.",
         epilog=_EPILOG,
     )
-    parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help="name of the experiment")
-    parser.add_argument("--output", type=output_folder, metavar="DIR", help="folder to write; must not exist")
+    add = parser.add_argument
+    add("experiment", nargs="?", metavar="EXPERIMENT", help="name of the experiment")
+    add("--output", type=output_folder, metavar="DIR", help="folder to write; must not exist")
     add_storage(parser)
-    parser.add_argument("--trial", metavar="ID", help="another trial than the best")
-    parser.add_argument(
+    add("--trial", metavar="ID", help="another trial than the best")
+    add(
         "--point",
         type=float,
         metavar="P",
         help="not the run as it is but its mean with the base model, of which it has the share P, above 0 and below 1: "
         "keeps more of what the base model knows",
     )
-    parser.add_argument(
+    add(
         "--adapter", action="store_true", help="of a trial with LoRA: also write the adapters, to DIR/adapter"
     )
-    formats = parser.add_argument_group("formats")
-    formats.add_argument(
+    add_format = parser.add_argument_group("formats").add_argument
+    add_format(
         "--format",
         action="append",
         default=[],
         metavar="F",
         help=f"{', '.join(FORMATS)}; may be given several times (default: hf, which is always written)",
     )
-    formats.add_argument(
+    add_format(
         "--quantization",
         metavar="Q",
         help="how the other formats store weights: "
         + "; ".join(f"{name} {', '.join(FORMATS[name].quantizations)}" for name in CONVERTED)
         + " (default: the first)",
     )
-    other = parser.add_argument_group("a model that is there already")
-    other.add_argument(
+    add_other = parser.add_argument_group("a model that is there already").add_argument
+    add_other(
         "--from-model",
         metavar="MODEL",
         help="instead of EXPERIMENT: an exported folder, which the formats are added to unless --output "
         "names another, or any Whisper by folder, hub id or short name",
     )
-    other.add_argument(
-        "--data", metavar="D", help="clips to check on (default: what the model was trained on)"
-    )
-    other.add_argument(
-        "--language", metavar="L", help="spoken language (default: as the model's settings say)"
-    )
+    add_other("--data", metavar="D", help="clips to check on (default: what the model was trained on)")
+    add_other("--language", metavar="L", help="spoken language (default: as the model's settings say)")
     return parser
 
 
@@ -147,12 +144,11 @@ def push_parser() -> argparse.ArgumentParser:
         description="Upload an exported model to the Hugging Face hub; again to update it.",
         epilog="The token is taken from HF_TOKEN or from `hf auth login`.",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder that `tune-whisper export` wrote")
-    parser.add_argument("repo", metavar="REPO", help="NAME or NAMESPACE/NAME of the model on the hub")
-    parser.add_argument(
-        "--private", action="store_true", help="only members of the namespace see a new model"
-    )
-    parser.add_argument("--message", default="Upload from tune-whisper", metavar="TEXT", help="of the commit")
+    add = parser.add_argument
+    add("folder", type=Path, metavar="DIR", help="folder that `tune-whisper export` wrote")
+    add("repo", metavar="REPO", help="NAME or NAMESPACE/NAME of the model on the hub")
+    add("--private", action="store_true", help="only members of the namespace see a new model")
+    add("--message", default="Upload from tune-whisper", metavar="TEXT", help="of the commit")
     return parser
 
 

@@ -8,15 +8,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
-from tune.commands.options import (
-    Parser,
-    add_results,
-    add_settings,
-    add_storage,
-    hand_out,
-    json_text,
-    read_settings,
-)
+from tune.commands.options import Parser, add_results, add_settings, add_storage, hand_out, read_settings
 from tune.util.console import ProgressBar, make_console
 from tune.util.errors import check_least
 
@@ -38,18 +30,19 @@ def inspect_parser() -> argparse.ArgumentParser:
         "or clipped audio, copies, texts in two splits, texts that are not of their audio, odd characters.",
         epilog=_EXAMPLES,
     )
-    parser.add_argument("--data", metavar="D", help="what --data of a search takes (default: demo)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--data", metavar="D", help="what --data of a search takes (default: demo)")
+    add(
         "--model",
         metavar="M",
         help="the model to tune: its window, its tokens (default: Whisper's 30 s, tokens are not counted)",
     )
-    parser.add_argument(
+    add(
         "--language",
         metavar="L",
         help="the language of the clips, as for a search (default: en; --set language_column=NAME takes several)",
     )
-    parser.add_argument(
+    add(
         "--sample",
         type=int,
         metavar="N",
@@ -78,14 +71,13 @@ def inspect(words: list[str]) -> int:
     from tune.inspection.tables import print_inspection, suspicious_list, to_dict
 
     inspection = _inspect(config, arguments)
-    content = to_dict(inspection)
     hand_out(
         arguments,
-        content,
+        to_dict(inspection),
         functools.partial(print_inspection, inspection, more=arguments.output is None),
+        "inspection.json",
         {
             "suspicious.csv": lambda: suspicious_list(inspection),
-            "inspection.json": lambda: json_text(content),
             "inspection.html": lambda: inspection_page(inspection),
         },
     )

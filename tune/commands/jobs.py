@@ -58,32 +58,32 @@ def job_parser(command: str) -> argparse.ArgumentParser:
     epilog = _SUBMIT_EPILOG if command == "submit" else None
     parser = Parser(prog=f"tune-whisper {command}", description=_DESCRIPTIONS[command], epilog=epilog)
     add_dashboard(parser)
+    add = parser.add_argument
     if command == "submit":
         _add_sending(parser)
     else:
-        parser.add_argument("job", metavar="JOB", help="experiment or submission id")
+        add("job", metavar="JOB", help="experiment or submission id")
     if command == "status":
-        parser.add_argument(
-            "--json", action="store_true", help="for programs, in the words of Ray's JobDetails"
-        )
+        add("--json", action="store_true", help="for programs, in the words of Ray's JobDetails")
     elif command in ("submit", "logs"):
-        parser.add_argument("--follow", action="store_true", help="show what the job prints until it ends")
+        add("--follow", action="store_true", help="show what the job prints until it ends")
     return parser
 
 
 def _add_sending(parser: argparse.ArgumentParser) -> None:
     parser.usage = "tune-whisper submit [options] -- ARGUMENTS OF THE SEARCH"
+    add = parser.add_argument
     file_help = "a further file for the job's working directory; can be repeated"
-    parser.add_argument("--file", type=Path, action="append", default=[], metavar="PATH", help=file_help)
+    add("--file", type=Path, action="append", default=[], metavar="PATH", help=file_help)
     env_help = "an environment variable of the job, readable by all on the cluster; can be repeated"
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help=env_help)
-    parser.add_argument(
+    add("--env", action="append", default=[], metavar="NAME=VALUE", help=env_help)
+    add(
         "--no-install",
         action="store_true",
         help="install nothing: the nodes have the packages (default: pip installs the versions of this machine; "
         "what a node has already is not fetched again)",
     )
-    parser.add_argument(
+    add(
         "--allow-version-mismatch",
         action="store_true",
         help="send it to a cluster with another Ray or Python all the same",

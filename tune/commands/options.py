@@ -85,15 +85,12 @@ def hand_out(
     arguments: argparse.Namespace,
     content: Mapping[str, Any],
     show: Callable[[Console], None],
+    json_file: str,
     files: Mapping[str, Callable[[], str]],
 ) -> None:
-    """Print what was found out, and write the files of `--output`, each whole or not at all.
+    """Print what was found out, as JSON or for people, and write the files of `--output`, each whole or not at all.
 
-    Args:
-        arguments: of a parser with `add_results`.
-        content: what `--json` prints; plain values.
-        show: prints it for people.
-        files: contents by name, in this order: a page that cannot be drawn must not cost the figures.
+    They are written in order: a page that cannot be drawn must not cost the figures.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -110,33 +107,23 @@ def hand_out(
         return
     with writing(f"--output {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
+        write_whole(folder / json_file, f"{text}\n")
         for name, make in files.items():
             write_whole(folder / name, make())
     shown = make_console(error=True) if arguments.json else console
-    say(shown, f"written   {', '.join(str(folder / name) for name in files)}")
-
-
-def json_text(content: Mapping[str, Any]) -> str:
-    """A JSON file that people can read too."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    say(shown, f"written   {', '.join(str(folder / name) for name in (json_file, *files))}")
 
 
 def add_training(group: Any) -> None:
     """`--model`, `--data`, `--language` and the budget: what a search and a training have in common."""
-    group.add_argument(
-        "--model", metavar="M", help="hub id, folder, or tiny ... large-v3-turbo (default: demo)"
-    )
-    group.add_argument("--data", metavar="D", help="hub data set, folder or manifest (default: demo)")
-    group.add_argument(
-        "--language", metavar="L", help="spoken language, as be, pt-BR or belarusian (default: en)"
-    )
-    budget = group.add_mutually_exclusive_group()
-    budget.add_argument(
-        "--epochs",
-        metavar="E",
-        help="budget of a training in passes over its data (default: 3, demo: 4)",
-    )
-    budget.add_argument("--max-steps", metavar="S", help="budget of a training in optimiser steps")
+    add = group.add_argument
+    add("--model", metavar="M", help="hub id, folder, or tiny ... large-v3-turbo (default: demo)")
+    add("--data", metavar="D", help="hub data set, folder or manifest (default: demo)")
+    add("--language", metavar="L", help="spoken language, as be, pt-BR or belarusian (default: en)")
+    add = group.add_mutually_exclusive_group().add_argument
+    add("--epochs", metavar="E", help="budget of a training in passes over its data (default: 3, demo: 4)")
+    add("--max-steps", metavar="S", help="budget of a training in optimiser steps")
     add_settings(group, "any other setting; can be repeated")
 
 
@@ -144,7 +131,8 @@ def add_where(group: Any) -> None:
     """Of both, too: the storage, and where results are shown."""
     add_storage(group)
     add_tracking_uri(group)
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--track",
         nargs="+",
         choices=("mlflow", "tensorboard"),
@@ -155,25 +143,26 @@ def add_where(group: Any) -> None:
 
 def add_how(group: Any, what: str) -> None:
     """Of both, too: cluster, DeepSpeed, failures of a search's trials or of a training, which is `what`."""
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--deepspeed",
         nargs="?",
         const="ds_config.json",
         metavar="FILE",
         help="train with DeepSpeed (default FILE: the packaged ds_config.json, ZeRO 2)",
     )
-    group.add_argument(
+    add(
         "--address",
         metavar="HOST:PORT",
         help="Ray cluster to run on (default: $RAY_ADDRESS, else this machine)",
     )
-    group.add_argument(
+    add(
         "--max-failures",
         type=int,
         metavar="N",
         help=f"times that a {what} which fails goes on from its last checkpoint (default: 2)",
     )
-    group.add_argument(
+    add(
         "--take-over",
         action="store_true",
         help="with --resume, of an object store: also where another machine seems to run it still",
@@ -200,7 +189,8 @@ def check_resume(arguments: argparse.Namespace, decided: Iterable[str]) -> None:
 
 def add_dashboard(group: Any) -> None:
     """`--address` of a cluster's dashboard, where jobs are sent, with `--project` and `--location`."""
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--address",
         metavar="URL",
         help="the cluster's dashboard, http://HEAD:8265, or vertex_ray://NAME "
@@ -211,12 +201,9 @@ def add_dashboard(group: Any) -> None:
 
 def add_vertex(group: Any, when: str = "") -> None:
     """`--project` and `--location` of a cluster on Vertex AI; `when` says when they count."""
-    group.add_argument(
-        "--project", metavar="P", help=f"{when}Google Cloud project (default: the environment's)"
-    )
-    group.add_argument(
-        "--location", metavar="L", help=f"{when}region (default: the environment's, else us-central1)"
-    )
+    add = group.add_argument
+    add("--project", metavar="P", help=f"{when}Google Cloud project (default: the environment's)")
+    add("--location", metavar="L", help=f"{when}region (default: the environment's, else us-central1)")
 
 
 def given_options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -23,9 +23,10 @@ def register_parser() -> argparse.ArgumentParser:
         description="Log an exported model in MLflow and register it under a name and an alias.",
         epilog=_EPILOG,
     )
-    parser.add_argument("model", type=Path, metavar="DIR", help="folder that tune-whisper export wrote")
-    parser.add_argument("--name", required=True, metavar="NAME", help="of the registered model")
-    parser.add_argument("--alias", metavar="ALIAS", help="name that this version takes over, as champion")
+    add = parser.add_argument
+    add("model", type=Path, metavar="DIR", help="folder that tune-whisper export wrote")
+    add("--name", required=True, metavar="NAME", help="of the registered model")
+    add("--alias", metavar="ALIAS", help="name that this version takes over, as champion")
     add_storage(parser)
     add_tracking_uri(
         parser, "MLflow store (default: the one of the model's experiment, else $MLFLOW_TRACKING_URI)"

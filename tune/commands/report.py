@@ -16,9 +16,10 @@ def report_parser() -> argparse.ArgumentParser:
         description="Write what an experiment taught as one page: result, advice, pictures, trials, cost, data.\n"
         "It may have ended, still run, or have been interrupted. Its object store gets the page, too.",
     )
-    parser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment")
-    parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    parser.add_argument(
+    add = parser.add_argument
+    add("experiment", metavar="EXPERIMENT", help="name of the experiment")
+    add("--open", action="store_true", help="open the page in the browser")
+    add(
         "--output",
         type=Path,
         metavar="FILE",

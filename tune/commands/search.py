@@ -57,45 +57,29 @@ def search_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
     )
     what = parser.add_argument_group("what to search")
-    what.add_argument("--space", metavar="NAME_OR_PATH", help="search space: a YAML file or a packaged name")
-    what.add_argument(
+    add = what.add_argument
+    add("--space", metavar="NAME_OR_PATH", help="search space: a YAML file or a packaged name")
+    add(
         "--resume",
         metavar="EXPERIMENT",
         help="instead of --space: go on with an interrupted search; --trials then adds trials",
     )
-    what.add_argument("--trials", type=int, metavar="N", help="trials to run (default: 8)")
+    add("--trials", type=int, metavar="N", help="trials to run (default: 8)")
     add_training(what)
-    what.add_argument("--seed", type=int, metavar="S", help="seed of searcher and training (default: 0)")
-    _add_ends(parser)
-    _add_where_and_how(parser)
-    return parser
-
-
-def _add_ends(parser: argparse.ArgumentParser) -> None:
-    ends = parser.add_argument_group("when it ends, and who wins")
-    ends.add_argument(
-        "--time-budget", metavar="T", help="end the search after 8h, 90m, ... also where trials are left"
-    )
-    ends.add_argument(
-        "--gpu-hours", type=float, metavar="H", help="end it when its trials have taken so many GPU-hours"
-    )
-    ends.add_argument(
-        "--plateau", type=int, metavar="N", help="end it when N trials in a row bring nothing better"
-    )
-    ends.add_argument(
-        "--plateau-points",
-        type=float,
-        metavar="X",
-        help="WER points that count as better (default: 0.1)",
-    )
-    ends.add_argument(
+    add("--seed", type=int, metavar="S", help="seed of searcher and training (default: 0)")
+    add = parser.add_argument_group("when it ends, and who wins").add_argument
+    add("--time-budget", metavar="T", help="end the search after 8h, 90m, ... also where trials are left")
+    add("--gpu-hours", type=float, metavar="H", help="end it when its trials have taken so many GPU-hours")
+    add("--plateau", type=int, metavar="N", help="end it when N trials in a row bring nothing better")
+    add("--plateau-points", type=float, metavar="X", help="WER points that count as better (default: 0.1)")
+    add(
         "--finalists",
         type=int,
         metavar="K",
         help="train the best K trials again with other seeds (default: 2 from 8 trials on, 0 is off)",
     )
-    ends.add_argument("--repeats", type=int, metavar="R", help="seeds of each finalist (default: 2)")
-    ends.add_argument(
+    add("--repeats", type=int, metavar="R", help="seeds of each finalist (default: 2)")
+    add(
         "--guard",
         action="append",
         default=[],
@@ -103,44 +87,40 @@ def _add_ends(parser: argparse.ArgumentParser) -> None:
         help="data that is not trained on: a finalist with more than so many points more WER there than the base model "
         "(default: 1) is passed over; can be repeated",
     )
-    ends.add_argument(
-        "--warm-start", metavar="EXPERIMENT", help="learn from a finished experiment of the same storage"
-    )
-
-
-def _add_where_and_how(parser: argparse.ArgumentParser) -> None:
+    add("--warm-start", metavar="EXPERIMENT", help="learn from a finished experiment of the same storage")
     where = parser.add_argument_group("where it goes")
-    where.add_argument("--experiment", metavar="NAME", help="name (default: the space's name and the time)")
+    add = where.add_argument
+    add("--experiment", metavar="NAME", help="name (default: the space's name and the time)")
     add_where(where)
-    where.add_argument(
+    add(
         "--keep-checkpoints",
         choices=("best", "all"),
         help="whose weights stay when the search has ended (default: best)",
     )
     how = parser.add_argument_group("how it runs")
     add_how(how, "trial")
-    how.add_argument(
+    add = how.add_argument
+    add(
         "--workers-per-trial",
         type=int,
         metavar="N",
         help="processes that train a trial together, a GPU each (default: 1)",
     )
-    how.add_argument(
+    add(
         "--gpus-per-trial",
         type=float,
         metavar="F",
         help="GPUs of a trial; 0.5: two trials share one (default: 1 for each worker, or 0 without)",
     )
-    how.add_argument(
+    add(
         "--cpus-per-trial",
         type=float,
         metavar="F",
         help="CPUs of a trial (default: 1 a worker, more with GPUs)",
     )
-    how.add_argument(
-        "--max-concurrent", type=int, metavar="N", help="trials at a time (default: as many as fit)"
-    )
-    how.add_argument("--dry-run", action="store_true", help="check everything, show the plan, run nothing")
+    add("--max-concurrent", type=int, metavar="N", help="trials at a time (default: as many as fit)")
+    add("--dry-run", action="store_true", help="check everything, show the plan, run nothing")
+    return parser
 
 
 def search(words: list[str]) -> int:

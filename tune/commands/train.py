@@ -44,40 +44,37 @@ def train_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
     )
     what = parser.add_argument_group("what to train")
-    what.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="YAML file, KEY: VALUE a line")
-    what.add_argument(
-        "--from", dest="origin", metavar="EXPERIMENT", help="take the settings of an experiment's best trial"
-    )
-    what.add_argument("--trial", metavar="ID", help="with --from: another trial than the best")
-    what.add_argument(
+    add = what.add_argument
+    add("config", nargs="?", type=Path, metavar="CONFIG", help="YAML file, KEY: VALUE a line")
+    add("--from", dest="origin", metavar="EXPERIMENT", help="take the settings of an experiment's best trial")
+    add("--trial", metavar="ID", help="with --from: another trial than the best")
+    add(
         "--on",
         choices=["train+validation"],
         metavar="train+validation",
         help="with --from: once more on the clips of both splits, as long as the trial was trained when it was best; "
         "measured on the test split",
     )
-    what.add_argument(
+    add(
         "--resume",
         metavar="NAME",
         help="instead of all these: go on with an interrupted or failed training from its last checkpoint",
     )
     add_training(what)
     where = parser.add_argument_group("where it goes")
-    where.add_argument("--name", metavar="NAME", help="name (default: the model's name and the time)")
+    add = where.add_argument
+    add("--name", metavar="NAME", help="name (default: the model's name and the time)")
     add_where(where)
     how = parser.add_argument_group("how it runs")
-    how.add_argument(
-        "--workers", type=int, metavar="N", help="processes that train together, a GPU each (default: 1)"
-    )
-    how.add_argument(
+    add = how.add_argument
+    add("--workers", type=int, metavar="N", help="processes that train together, a GPU each (default: 1)")
+    add(
         "--gpus-per-worker",
         type=float,
         metavar="F",
         help="1 or 0; a share of one for a single worker (default: 1, or 0 without GPUs)",
     )
-    how.add_argument(
-        "--cpus-per-worker", type=float, metavar="F", help="CPUs of a worker (default: 1, more with GPUs)"
-    )
+    add("--cpus-per-worker", type=float, metavar="F", help="CPUs of a worker (default: 1, more with GPUs)")
     add_how(how, "training")
     return parser
 

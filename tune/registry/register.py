@@ -19,11 +19,7 @@ from trainer.data.kept_splits import SPLITS_FILE
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
 from tune.experiments.experiment import Experiment, Find, find_experiment
-from tune.experiments.mlflow_store import (
-    absolute_tracking_uri,
-    default_artifact_root,
-    is_server,
-)
+from tune.experiments.mlflow_store import absolute_tracking_uri, default_artifact_root, is_server
 from tune.experiments.models import SETTINGS_FILE
 from tune.experiments.results import run_ids
 from tune.tracking.mlflow_connection import make_experiment, open_store

@@ -24,13 +24,7 @@ from typing import Any, TypeVar
 import yaml
 
 from trainer.bounds import WEIGHT_OF
-from trainer.config import (
-    BUDGETS,
-    ConfigError,
-    field_type,
-    nearest_field,
-    unknown_field_message,
-)
+from trainer.config import BUDGETS, ConfigError, field_type, nearest_field, unknown_field_message
 from trainer.optimizers import ADAM_SETTINGS, WITH_ADAM, WITH_METHOD
 from trainer.yaml_nodes import Problems, compose, items, line_of, nearest, scalar
 from tune.space.conditions import check_conditions, counting, deciding_points, possible_values

@@ -14,14 +14,7 @@ from trainer.config import TrainConfig
 from trainer.mix import is_mix, read_mix
 from trainer.yaml_nodes import nearest
 from tune.space.conditions import counting, deciders, deciding_points, in_order, key_of, possible_values
-from tune.space.parameters import (
-    AUTO,
-    ChoiceParameter,
-    FloatParameter,
-    Parameter,
-    hull,
-    usual_value,
-)
+from tune.space.parameters import AUTO, ChoiceParameter, FloatParameter, Parameter, hull, usual_value
 from tune.space.reader import check_overrides, read_space
 from tune.space.settings import SchedulerSettings, SearcherSettings
 from tune.util.errors import SpaceError

@@ -8,14 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.objectives import named_rates, objective_value
-from tune.experiments.events import (
-    RATES,
-    Entry,
-    Evaluated,
-    HeldOutMeasured,
-    Prepared,
-    TrialProposed,
-)
+from tune.experiments.events import RATES, Entry, Evaluated, HeldOutMeasured, Prepared, TrialProposed
 from tune.experiments.plan import TRIAL
 from tune.search.records import TrialRecord, role_of
 from tune.tracking.mlflow_texts import experiment_note, trial_note

@@ -69,7 +69,7 @@ def test_json_is_all_that_is_printed_and_files_need_nothing_else(
     folder = tmp_path / "a" / "report"
     for _ in range(2):  # a second time over the first
         out, err = inspected(faulty, "--output", str(folder), "--json", capsys=capsys)
-    assert err.strip().startswith(f"written   {folder}/suspicious.csv, ")
+    assert err.strip().startswith(f"written   {folder}/inspection.json, ")
     names = ["inspection.html", "inspection.json", "suspicious.csv"]
     assert sorted(path.name for path in folder.iterdir()) == names
     found, written = json.loads(out), json.loads((folder / "inspection.json").read_text())
