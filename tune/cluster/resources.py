@@ -15,21 +15,6 @@ _MOST_CPUS = 8.0
 """CPUs of a worker by default at most: beyond that a GPU's data loading gains nothing."""
 
 
-@dataclasses.dataclass(frozen=True)
-class ResourceOptions:
-    """By which options resources are asked for, so that errors name what was given."""
-
-    gpus: str
-    cpus: str
-    workers: str
-    per_worker: bool
-    """Whether GPUs and CPUs are those of one worker; else of all workers together."""
-
-
-TRIAL_OPTIONS = ResourceOptions("--gpus-per-trial", "--cpus-per-trial", "--workers-per-trial", False)
-TRAINING_OPTIONS = ResourceOptions("--gpus-per-worker", "--cpus-per-worker", "--workers", True)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResourceRequest:
     """What was asked for."""
@@ -42,11 +27,17 @@ class ResourceRequest:
     """Processes that train together."""
     trials: int = 1
     max_concurrent: int | None = None
-    options: ResourceOptions = TRIAL_OPTIONS
+    per_worker: bool = False
+    """Whether the options with which it was asked for count those of one worker, as a training's do."""
 
-    def _as_given(self, number: float) -> str:
-        """A number of all workers together, as the option counts it."""
-        return f"{number / self.workers if self.options.per_worker else number:g}"
+    def _option(self, kind: str, number: float) -> str:
+        """An option as it was given, from a number of all workers together."""
+        name = f"--{kind}-per-worker" if self.per_worker else f"--{kind}-per-trial"
+        return f"{name} {number / self.workers if self.per_worker else number:g}"
+
+    @property
+    def _workers_option(self) -> str:
+        return "--workers" if self.per_worker else "--workers-per-trial"
 
     def check(self, *, resumed: bool = False) -> None:
         """Check the numbers: each worker has one GPU or none, or a single one a share; more would be held unused.
@@ -54,24 +45,23 @@ class ResourceRequest:
         Raises:
             ConfigError: a number is out of range, or there are more GPUs than workers, or fewer.
         """
-        gpus, workers, options = self.gpus, self.workers, self.options
-        for option, number in ((options.gpus, gpus), (options.cpus, self.cpus)):
-            if not math.isfinite(number or 0.0):
-                raise ConfigError(f"{option} {number}: must be a finite number")
+        gpus, workers = self.gpus, self.workers
+        for kind, number in (("gpus", gpus), ("cpus", self.cpus)):
+            if number is not None and not math.isfinite(number):
+                raise ConfigError(f"{self._option(kind, number)}: must be a finite number")
         if self.cpus is not None and self.cpus <= 0:
-            raise ConfigError(f"{options.cpus} {self._as_given(self.cpus)}: must be above 0")
+            raise ConfigError(f"{self._option('cpus', self.cpus)}: must be above 0")
         if gpus is None or gpus in (0, workers) or (workers == 1 and 0 < gpus < 1):
             return
-        if not options.per_worker and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
-            raise ConfigError(
-                f"{options.gpus} {gpus:g}: must be a share of one GPU up to 1, or a whole number"
-            )
+        given = self._option("gpus", gpus)
+        if not self.per_worker and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
+            raise ConfigError(f"{given}: must be a share of one GPU up to 1, or a whole number")
         began = ", with which the search began" if resumed else ""
         share = ", or a share of one" if workers == 1 else ""
-        more = "" if resumed else f" {options.workers} {max(1, math.ceil(gpus))}, or"
+        more = "" if resumed else f" {self._workers_option} {max(1, math.ceil(gpus))}, or"
         raise ConfigError(
-            f"{options.gpus} {self._as_given(gpus)}: each worker uses one GPU, and {options.workers} is {workers}"
-            f"{began}; give{more} {options.gpus} {self._as_given(workers)}{share} or 0"
+            f"{given}: each worker uses one GPU, and {self._workers_option} is {workers}{began}; "
+            f"give{more} {self._option('gpus', workers)}{share} or 0"
         )
 
     def fit(self, nodes: Sequence[Node]) -> TrialResources:
@@ -80,13 +70,13 @@ class ResourceRequest:
         Raises:
             ResourceError: a trial asks for more than there is, so it could never start.
         """
-        workers, options = self.workers, self.options
+        workers = self.workers
         most_gpus = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
         gpus = self.gpus / workers if self.gpus is not None else 1 if most_gpus else 0.0
         if gpus > most_gpus:
             have = f"{most_gpus:g} GPU{'' if most_gpus == 1 else 's'}"
             raise ResourceError(
-                f"{options.gpus} {self._as_given(gpus * workers)}: {_where(nodes)} {have}; "
+                f"{self._option('gpus', gpus * workers)}: {_where(nodes)} {have}; "
                 f"{'lower it' if most_gpus else 'use 0 to train on the CPU'}"
             )
         able = [node for node in nodes if node.get("GPU", 0.0) >= gpus]
@@ -94,14 +84,14 @@ class ResourceRequest:
         cpus = self.cpus / workers if self.cpus is not None else _default_cpus(gpus, able)
         if cpus > most_cpus:
             raise ResourceError(
-                f"{options.cpus} {self._as_given(cpus * workers)}: {_where(nodes)} {most_cpus:g} CPUs; lower it"
+                f"{self._option('cpus', cpus * workers)}: {_where(nodes)} {most_cpus:g} CPUs; lower it"
             )
         resources = TrialResources(gpus=gpus * workers, cpus=cpus * workers, concurrent=1, workers=workers)
         fitting = resources.fitting(nodes)
         if workers > 1 and not fitting:
             room = sum(_fitting(node, gpus, cpus) for node in able)
             raise ResourceError(
-                f"{options.workers} {workers}: there is room for {room} of {gpus:g} GPU and {cpus:g} CPU each; "
+                f"{self._workers_option} {workers}: there is room for {room} of {gpus:g} GPU and {cpus:g} CPU each; "
                 "lower it"
             )
         concurrent = max(1, min(fitting, self.max_concurrent or fitting, self.trials))

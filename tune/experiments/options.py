@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from tune.cluster.resources import TRAINING_OPTIONS, TRIAL_OPTIONS, ResourceRequest
+from tune.cluster.resources import ResourceRequest
 from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.search.guards import Guard
@@ -92,7 +92,7 @@ class SearchOptions:
             workers=self.workers_per_trial,
             trials=self.trials,
             max_concurrent=self.max_concurrent,
-            options=TRIAL_OPTIONS if self.kind == "search" else TRAINING_OPTIONS,
+            per_worker=self.kind == "training",
         )
 
     def check(self, *, resumed: bool = False) -> None:

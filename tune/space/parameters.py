@@ -187,6 +187,15 @@ class _Range:
         low, high = self._known()
         return [self.number(min(low + index * step, high)) for index in range(round((high - low) / step) + 1)]
 
+    def to_optuna(self) -> FloatDistribution | IntDistribution:
+        """The same range for Optuna, both ends included; no bound may be `auto` any more."""
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        low, high = self._known()
+        if self.number is int:
+            return IntDistribution(int(low), int(high), log=self.log, step=int(self.step or 1))
+        return FloatDistribution(low, high, log=self.log, step=self.step)
+
     def describe(self) -> str:
         """The range in words."""
         step = "" if self.step is None else f", in steps of {self.step:g}"
@@ -222,30 +231,12 @@ class FloatParameter(_Range):
     kind = "float"
     number = float
 
-    def to_optuna(self) -> FloatDistribution:
-        """The same range for Optuna.
-
-        Raises:
-            ValueError: a bound is still `auto`; call `resolve` first.
-        """
-        from optuna.distributions import FloatDistribution
-
-        low, high = self._known()
-        return FloatDistribution(low, high, log=self.log, step=self.step)
-
 
 class IntParameter(_Range):
     """A range of whole numbers, both ends included."""
 
     kind = "int"
     number = int
-
-    def to_optuna(self) -> IntDistribution:
-        """The same range for Optuna, whose upper end is included too."""
-        from optuna.distributions import IntDistribution
-
-        low, high = self._known()
-        return IntDistribution(int(low), int(high), log=self.log, step=int(self.step or 1))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from tune.cli import main
-from tune.cluster.resources import TRAINING_OPTIONS, ResourceRequest, TrialResources
+from tune.cluster.resources import ResourceRequest, TrialResources
 from tune.cluster.session import ray_session
 from tune.util.errors import ResourceError
 
@@ -44,7 +44,7 @@ def test_resources(asked: dict[str, Any], nodes: list[dict[str, float]], expecte
     assert ResourceRequest(**{"trials": 100, **asked}).fit(nodes) == expected
 
 
-TRAINING = {"workers": 2, "options": TRAINING_OPTIONS}
+TRAINING = {"workers": 2, "per_worker": True}
 
 
 @pytest.mark.parametrize(
