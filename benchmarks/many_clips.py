@@ -24,10 +24,9 @@ FILES = 50_000
 WORDS = ("the", "of", "seventeen", "houses", "were", "blue", "morning", "without", "where", "she")
 
 
-def write_data(folder: Path, clips: int, suffix: str) -> Path:
+def write_data(folder: Path, clips: int) -> Path:
     """A table of so many clips, its texts of 8 words each."""
     import pyarrow as pa
-    import pyarrow.csv
     import pyarrow.parquet as pq
 
     (folder / "clips").mkdir(parents=True)
@@ -42,11 +41,8 @@ def write_data(folder: Path, clips: int, suffix: str) -> Path:
         ],
         "split": [{1: "test", 2: "validation"}.get(number % 100, "train") for number in numbers],
     }
-    path, table = folder / f"clips.{suffix}", pa.table(columns)
-    if suffix == "parquet":
-        pq.write_table(table, path)
-    else:
-        pa.csv.write_csv(table, path)
+    path = folder / "clips.parquet"
+    pq.write_table(pa.table(columns), path)
     return path
 
 
@@ -132,7 +128,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--clips", type=int, nargs="+", default=[1_000, 10_000, 100_000])
-    parser.add_argument("--table", choices=("parquet", "csv"), default="parquet")
     parser.add_argument("--one", nargs=2, metavar=("DATA", "CACHE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
@@ -141,7 +136,7 @@ def main() -> None:
     rows = []
     for clips in arguments.clips:
         with tempfile.TemporaryDirectory() as scratch:
-            data = write_data(Path(scratch) / "data", clips, arguments.table)
+            data = write_data(Path(scratch) / "data", clips)
             words = [sys.executable, __file__, "--one", str(data), f"{scratch}/cache"]
             done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
             rows.append({"clips": clips, **json.loads(done.stdout.splitlines()[-1])})

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import dataclasses
 import itertools
 import logging
 import multiprocessing
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import optuna
@@ -44,8 +43,7 @@ METHODS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """One search."""
 
     needed: float

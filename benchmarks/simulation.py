@@ -61,15 +61,9 @@ class Simulation:
         rungs: tuple[int, ...],
         seed: int = 0,
     ) -> None:
-        """Any searcher and scheduler of Ray Tune as they come.
+        """Any searcher and scheduler of Ray Tune as they come. Trials of `records` whose search was broken off go on.
 
-        Args:
-            searcher: with its space and metric.
-            scheduler: `FIFOScheduler` stops nobody.
-            records: of the trials; those of a search that was broken off go on.
-            curve: what evaluations come to.
-            rungs: samples seen at which trials are measured; the last one is the full budget.
-            seed: of the noise.
+        They are measured at `rungs`, in samples seen, the last of which is the full budget; `seed` is of the noise.
         """
         self.records = records
         self.finished: list[Finished] = []
@@ -210,16 +204,9 @@ def our_search(
     records: Records | None = None,
     **limits: Any,
 ) -> Simulation:
-    """Our own search: `Searcher` and `Judge`, as `run_trials` puts them together, to its end.
+    """Our own search of a resolved space: `Searcher` and `Judge`, as `run_trials` puts them together.
 
-    Args:
-        space: what to search, its bounds resolved.
-        curve: what evaluations come to.
-        rungs: samples seen at which trials are measured.
-        seed: of proposals and noise.
-        baseline: WER of the untouched model in percent.
-        records: of a search that was broken off.
-        limits: of `Simulation.run`.
+    It begins with a baseline, WER in percent, goes on with `records`, and ends at limits of `Simulation.run`.
     """
     records = Records() if records is None else records
     judge = Judge(space.scheduler, rungs, records, baseline)
