@@ -61,7 +61,13 @@ def register(
         TrackingError: the MLflow store cannot be reached, or refuses.
     """
     _check_names(name, alias)
-    evaluation = read_object(model / "evaluation.json")
+    generation, evaluation = (
+        read_object(model / f"{name}.json") for name in ("generation_config", "evaluation")
+    )
+    if not generation:
+        raise ModelError(
+            f"{model}: has no generation_config.json; give a folder that tune-whisper export wrote"
+        )
     experiment, run_id, root = evaluation.get("experiment"), None, None
     folder = find(experiment, storage) if experiment in storage.names() else None
     if folder is not None:
@@ -76,7 +82,9 @@ def register(
         )
     uri = absolute_tracking_uri(uri)
     shown = hide_password(uri)
-    _check_model(model)
+    config = TrainConfig(model=str(model.absolute()), language=generation.get("language"))
+    load_model(config, load_processor(config))  # which raises where it is none
+    tags = _tags(generation, evaluation, str(read_object(model / SETTINGS_FILE).get("model", "")))
     with console.status(f"registering {name} ..."):
         holder = experiment or "registered models"
         client, experiment_id = open_store(uri, holder)
@@ -88,7 +96,7 @@ def register(
         # A server answers when a file of gigabytes has reached its own store.
         os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "600"
         try:
-            address = _log(client, model, name, alias, experiment_id, run_id)
+            address = _log(client, model, name, alias, tags, experiment_id, run_id)
         except cloud_errors(mlflow.MlflowException) as error:
             reason = hide_password(first_line(error))
             raise TrackingError(f"MLflow store {shown}: cannot register {name} in it: {reason}") from error
@@ -114,7 +122,13 @@ def _check_names(name: str, alias: str | None) -> None:
 
 
 def _log(
-    client: MlflowClient, folder: Path, name: str, alias: str | None, experiment_id: str, run_id: str | None
+    client: MlflowClient,
+    folder: Path,
+    name: str,
+    alias: str | None,
+    tags: dict[str, str],
+    experiment_id: str,
+    run_id: str | None,
 ) -> str:
     """Log a model of a run, if the store has it, and register it; returns its `models:/` address."""
     import mlflow
@@ -122,7 +136,7 @@ def _log(
     from mlflow.models import ModelSignature
     from mlflow.types.schema import ColSpec, DataType, Schema
 
-    tags, run = _tags(folder), None
+    run = None
     with contextlib.suppress(mlflow.MlflowException):  # another store than the experiment's
         run = client.get_run(run_id) if run_id else None
     logged = client.create_logged_model(
@@ -156,25 +170,12 @@ def _log(
     return f"models:/{name}@{alias}"
 
 
-def _check_model(folder: Path) -> None:
-    """Raise `ModelError` unless a Whisper can be loaded from the folder, with the settings that it decodes by."""
-    generation = read_object(folder / "generation_config.json")
-    if not generation:
-        raise ModelError(
-            f"{folder}: has no generation_config.json; give a folder that tune-whisper export wrote"
-        )
-    config = TrainConfig(model=str(folder.absolute()), language=generation.get("language"))
-    load_model(config, load_processor(config))
-
-
-def _tags(folder: Path) -> dict[str, str]:
+def _tags(generation: dict[str, Any], evaluation: dict[str, Any], base: str) -> dict[str, str]:
     """What the model is and its error rates, in percent: `validation_wer`, `test_baseline_cer`, ..."""
-    generation = read_object(folder / "generation_config.json")
-    evaluation = read_object(folder / "evaluation.json")
     tags: dict[str, Any] = {
         "language": generation.get("language"),
         "task": generation.get("task"),
-        "base_model": short_source(read_object(folder / SETTINGS_FILE).get("model", "")),
+        "base_model": short_source(base),
         "experiment": evaluation.get("experiment"),
         "trial": evaluation.get("trial_id"),
     }

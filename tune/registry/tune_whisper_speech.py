@@ -30,15 +30,10 @@ class SpeechModel:
         self._pipeline = pipeline
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> list[str]:
-        """Transcripts of recordings.
+        """Transcripts of recordings; one that cannot be decoded raises `MlflowException`, over HTTP status 400.
 
-        Args:
-            model_input: what MLflow makes of any request: a table whose only column has the content of a WAV, FLAC,
-                OGG or MP3 file of any sample rate in each row, as bytes or as base64 text.
-            params: none are known.
-
-        Raises:
-            MlflowException: a recording cannot be decoded; over HTTP that is status 400.
+        MLflow makes of any request a table, whose only column has the content of a WAV, FLAC, OGG or MP3 file of any
+        sample rate in each row, as bytes or as base64 text.
         """
         recordings = [_read(number, value) for number, value in enumerate(model_input.iloc[:, 0], start=1)]
         return [self._transcribe(recording) for recording in recordings]
