@@ -23,11 +23,11 @@ def effective(name: str, point: Mapping[str, Any], fixed: Mapping[str, Any]) -> 
     return point.get(name, fixed.get(name, usual_value(name)))
 
 
-def counting(ranges: Ranges, name: str, point: Mapping[str, Any], fixed: Mapping[str, Any]) -> int | None:
-    """Which range of a field counts in a point, by its place; None where the field is not searched there."""
-    for place, parameter in enumerate(ranges[name]):
+def active_index(ranges: Ranges, name: str, point: Mapping[str, Any], fixed: Mapping[str, Any]) -> int | None:
+    """Index of the range of a field that counts in a point; None where the field is not searched there."""
+    for index, parameter in enumerate(ranges[name]):
         if all(_is_among(effective(other, point, fixed), values) for other, values in parameter.when):
-            return place
+            return index
     return None
 
 
@@ -40,8 +40,8 @@ def _is_among(value: Any, values: Collection[Any]) -> bool:
 
 def key_of(name: str, parameter: Parameter) -> str:
     """What Optuna calls a range: under a condition it has a distribution of its own (`dropout@spec_augment=true`)."""
-    told = ",".join(f"{other}={'|'.join(map(show, values))}" for other, values in parameter.when)
-    return f"{name}@{told}" if told else name
+    condition = ",".join(f"{other}={'|'.join(map(show, values))}" for other, values in parameter.when)
+    return f"{name}@{condition}" if condition else name
 
 
 def deciders(ranges: Ranges) -> set[str]:
@@ -91,13 +91,13 @@ def check_conditions(
     if len(problems.found) > before:
         return dict(ranges)
     points = list(deciding_points(ranges, fixed))
-    used = {(name, counting(ranges, name, point, fixed)) for point in points for name in ranges}
+    used = {(name, active_index(ranges, name, point, fixed)) for point in points for name in ranges}
     kept: dict[str, tuple[Parameter, ...]] = {}
     gone = set(known_gone)
     for name in order:
         left = []
-        for place, (line, parameter) in enumerate(zip(lines[name], ranges[name], strict=True)):
-            if (name, place) in used:
+        for index, (line, parameter) in enumerate(zip(lines[name], ranges[name], strict=True)):
+            if (name, index) in used:
                 when = tuple(condition for condition in parameter.when if condition[0] in kept)
                 left.append(dataclasses.replace(parameter, when=when))
             elif gone.isdisjoint(other for each in ranges[name] for other, _ in each.when):
@@ -107,8 +107,8 @@ def check_conditions(
                     if other not in ranges and effective(other, {}, fixed) not in values
                 ]
                 reason = ", ".join(never) or "no trial has that, or a range before it counts wherever one has"
-                told = f"{describe_when(parameter.when)}: {reason}"
-                problems.add(line, f"{name}: is never searched{told}; mend its when, or remove the range")
+                where = f"{describe_when(parameter.when)}: {reason}"
+                problems.add(line, f"{name}: is never searched{where}; fix its when, or remove the range")
         if left:
             kept[name] = tuple(left)
         else:
@@ -134,8 +134,8 @@ def possible_values(
     name: str, point: Mapping[str, Any], ranges: Ranges, fixed: Mapping[str, Any]
 ) -> list[Any]:
     """What a choice can be in the trials of a point of the deciding settings."""
-    place = None if name in point or name not in ranges else counting(ranges, name, point, fixed)
-    return [effective(name, point, fixed)] if place is None else ranges[name][place].points() or []
+    index = None if name in point or name not in ranges else active_index(ranges, name, point, fixed)
+    return [effective(name, point, fixed)] if index is None else ranges[name][index].points() or []
 
 
 def deciding_points(
@@ -156,14 +156,14 @@ def deciding_points(
             yield point
             return
         name, *later = left
-        place = counting(ranges, name, point, fixed)
-        if place is None:
+        index = active_index(ranges, name, point, fixed)
+        if index is None:
             yield from extended(point, later)
             return
-        points = ranges[name][place].points() or ()
-        told = [value for value in points if _is_among(value, named[name])]
-        others = next(([value] for value in points if value not in told), [])
-        for value in told + others:
+        points = ranges[name][index].points() or ()
+        named_values = [value for value in points if _is_among(value, named[name])]
+        others = next(([value] for value in points if value not in named_values), [])
+        for value in named_values + others:
             yield from extended({**point, name: value}, later)
 
     return extended({}, names)

@@ -172,12 +172,12 @@ class _Range:
         ) / 2  # so that the ends of a grid get their share
         ends = (low - half, high + half, high if self.prior is None else float(self.prior))
         first, last, mean = (math.log(end) for end in ends) if self.log else ends
-        place = first + share * (last - first)
+        value = first + share * (last - first)
         if self.prior is not None:
             normal = NormalDist(mean, (last - first) / 4)
             start, end = normal.cdf(first), normal.cdf(last)
-            place = normal.inv_cdf(min(max(start + share * (end - start), 1e-12), 1 - 1e-12))
-        return self.nearest(math.exp(place) if self.log else place)
+            value = normal.inv_cdf(min(max(start + share * (end - start), 1e-12), 1 - 1e-12))
+        return self.nearest(math.exp(value) if self.log else value)
 
     def points(self) -> list[Any] | None:
         """All values in rising order; None for a range of real numbers."""
@@ -322,8 +322,8 @@ def show(value: Any) -> str:
 
 def describe_when(when: When) -> str:
     """A condition in words, as they follow the range."""
-    told = [f"{name} is {' or '.join(show(value) for value in values)}" for name, values in when]
-    return f", where {' and '.join(told)}" if told else ""
+    parts = [f"{name} is {' or '.join(show(value) for value in values)}" for name, values in when]
+    return f", where {' and '.join(parts)}" if parts else ""
 
 
 def _when_dict(when: When) -> dict[str, Any]:

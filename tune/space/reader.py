@@ -27,7 +27,7 @@ from trainer.bounds import WEIGHT_OF
 from trainer.config import BUDGETS, ConfigError, field_type, nearest_field, unknown_field_message
 from trainer.optimizers import ADAM_SETTINGS, WITH_ADAM, WITH_METHOD
 from trainer.yaml_nodes import Problems, compose, items, line_of, nearest, scalar
-from tune.space.conditions import check_conditions, counting, deciding_points, possible_values
+from tune.space.conditions import active_index, check_conditions, deciding_points, possible_values
 from tune.space.parameters import SET_BY_SEARCH, Parameter, describe_when, show, usual_value
 from tune.space.range_reader import BAD, FIELDS, checked, read_parameter, read_value
 from tune.space.settings import SchedulerSettings, SearcherSettings, check_setting
@@ -148,8 +148,8 @@ class SpaceReader:
                 if other not in overrides:
                     self.fixed.pop(other, None)
         self.fixed.update(overrides)
-        told = {other for each in self.ranges.values() for one in each for other, _ in one.when}
-        decided = {key: value for key, value in overrides.items() if key in told}
+        deciding = {other for each in self.ranges.values() for one in each for other, _ in one.when}
+        decided = {key: value for key, value in overrides.items() if key in deciding}
         wrong = self.lines.keys() - searched - self.fixed.keys()
         self.ranges = check_conditions(
             self.ranges, self.fixed, self._range_lines, {*overrides, *wrong}, self.problems
@@ -209,18 +209,18 @@ class SpaceReader:
                 node, f"{key}: a list; to choose from it, write {{type: choice, values: [...]}}"
             )
         else:
-            # A problem with a range is told where its name stands; of several, where each begins.
-            places = [key_node] if isinstance(node, yaml.MappingNode) else nodes
+            # A problem with a range is reported where its name stands; of several, where each begins.
+            positions = [key_node] if isinstance(node, yaml.MappingNode) else nodes
             found = [
-                read_parameter(key, place, each, self.problems)
-                for place, each in zip(places, nodes, strict=True)
+                read_parameter(key, position, each, self.problems)
+                for position, each in zip(positions, nodes, strict=True)
             ]
             ranges = tuple(parameter for parameter in found if parameter is not None)
             if len({type(parameter) for parameter in ranges}) > 1:
                 self.problems.add(key_node, f"{key}: its ranges must be of one type")
             elif len(ranges) == len(nodes):
                 self.ranges[key] = ranges
-                self._range_lines[key] = [line_of(place) for place in places]
+                self._range_lines[key] = [line_of(position) for position in positions]
 
     def _points(self, node: yaml.Node) -> None:
         if not isinstance(node, yaml.SequenceNode):
@@ -256,14 +256,14 @@ class SpaceReader:
         """A point with the usual value of each parameter that it leaves out, so that every run tries the same."""
         point = {key: value for key, value in given.items() if value is not BAD}
         for name in self.ranges if BAD not in given.values() else ():
-            place = counting(self.ranges, name, point, self.fixed)
-            if place is None:
+            index = active_index(self.ranges, name, point, self.fixed)
+            if index is None:
                 if name in point:
-                    told = describe_when(self.ranges[name][0].when).removeprefix(", ")
-                    text = f"{where}{name}: is searched only {told}; remove it here"
+                    condition = describe_when(self.ranges[name][0].when).removeprefix(", ")
+                    text = f"{where}{name}: is searched only {condition}; remove it here"
                     self.problems.add(nodes[name], text)
                 continue
-            parameter = self.ranges[name][place]
+            parameter = self.ranges[name][index]
             value = point.setdefault(name, usual_value(name))
             # An automatic learning rate is judged when the model is known.
             if (value is None and name == "learning_rate") or parameter.contains(value):
@@ -295,7 +295,7 @@ class SpaceReader:
         points = list(deciding_points(ranges, fixed, apart=["method"]))
 
         def where(name: str) -> list[dict[str, Any]]:
-            return [p for p in points if name in ranges and counting(ranges, name, p, fixed) is not None]
+            return [p for p in points if name in ranges and active_index(ranges, name, p, fixed) is not None]
 
         steps = where("warmup_steps")
         if where("warmup_ratio") and (
@@ -307,9 +307,9 @@ class SpaceReader:
             yield "warmup_ratio", "warmup_steps goes before it; remove one, or fix warmup_ratio"
         for name, (switch, values) in _ONLY_WITH.items():
             able = [value for point in where(name) for value in possible_values(switch, point, ranges, fixed)]
-            told, idle = " or ".join(values), [value for value in able if value not in values]
+            needed, idle = " or ".join(values), [value for value in able if value not in values]
             if able and not {*values} & {*able}:
-                yield name, f"{switch} is {show(able[0])}; set it to {told}, or fix {name}"
+                yield name, f"{switch} is {show(able[0])}; set it to {needed}, or fix {name}"
             elif idle:
                 when = values[0] if len(values) == 1 else f"[{', '.join(values)}]"
                 yield name, f"{switch} can be {idle[0]}; add when: {{{switch}: {when}}}"

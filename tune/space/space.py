@@ -13,7 +13,7 @@ from trainer.bounds import WEIGHT_OF
 from trainer.config import TrainConfig
 from trainer.mix import is_mix, read_mix
 from trainer.yaml_nodes import nearest
-from tune.space.conditions import counting, deciders, deciding_points, in_order, key_of, possible_values
+from tune.space.conditions import active_index, deciders, deciding_points, in_order, key_of, possible_values
 from tune.space.parameters import AUTO, ChoiceParameter, FloatParameter, Parameter, hull, usual_value
 from tune.space.reader import check_overrides, read_space
 from tune.space.settings import SchedulerSettings, SearcherSettings
@@ -64,8 +64,8 @@ class SearchSpace:
 
     def searched_in(self, point: Mapping[str, Any], name: str) -> Parameter | None:
         """The range of a field that counts in a point; None where the field is not searched there."""
-        place = counting(self.ranges, name, point, self.fixed)
-        return None if place is None else self.ranges[name][place]
+        index = active_index(self.ranges, name, point, self.fixed)
+        return None if index is None else self.ranges[name][index]
 
     def draw(self, choose: Callable[[str, Parameter], Any]) -> dict[str, Any]:
         """A point, field by field, what others depend on first: `choose` draws a value of the range there."""
@@ -125,10 +125,10 @@ class SearchSpace:
         names = [name for name in (*self.ranges, *self.fixed) if name.startswith(WEIGHT_OF)]
         mix = read_mix(data) if is_mix(data) else None
         known = {f"{WEIGHT_OF}{source.name}": source.weight for source in mix.sources} if mix else {}
-        told = "no sources; give a data file (.yaml) with --data, or remove it"
-        told = f"the sources {mix.names}; name one of them" if mix else told
+        sources = "no sources; give a data file (.yaml) with --data, or remove it"
+        sources = f"the sources {mix.names}; name one of them" if mix else sources
         problems = [
-            f"{self.path}:{self.lines.get(name, 1)}: {name}: data={data!r} has {told}"
+            f"{self.path}:{self.lines.get(name, 1)}: {name}: data={data!r} has {sources}"
             for name in names
             if name not in known
         ]
@@ -158,7 +158,7 @@ class SearchSpace:
         if name in ranges:
             own = enumerate(ranges[name])
             ranges[name] = tuple(
-                parameter.resolve(defaults.get(place, default_learning_rate)) for place, parameter in own
+                parameter.resolve(defaults.get(index, default_learning_rate)) for index, parameter in own
             )
         if name in fixed and fixed[name] is None:
             fixed[name] = defaults.get(None, default_learning_rate)
@@ -168,13 +168,13 @@ class SearchSpace:
         ]
         points = []
         for number, point in enumerate(self.try_first, start=1):
-            place = counting(self.ranges, name, point, self.fixed) if name in self.ranges else None
-            default = defaults.get(place, default_learning_rate)
+            index = active_index(self.ranges, name, point, self.fixed) if name in self.ranges else None
+            default = defaults.get(index, default_learning_rate)
             points.append({**point, name: default} if point.get(name, 0) is None else point)
-            if place is None or points[-1] is point or problems or ranges[name][place].contains(default):
+            if index is None or points[-1] is point or problems or ranges[name][index].contains(default):
                 continue
             text = f"try_first: point {number}: {name}: auto is {default:g} here"
-            allowed = ranges[name][place].describe()
+            allowed = ranges[name][index].describe()
             problems.append(f"{text}, outside the searched range ({allowed}); write a number")
         if problems:
             raise SpaceError("\n".join(f"{self.path}: {problem}" for problem in problems))
@@ -189,30 +189,30 @@ class SearchSpace:
     def _defaults(
         self, usual: float, by_method: Mapping[str, float]
     ) -> tuple[dict[int | None, float], list[str]]:
-        """What `auto` is in each range of the learning rate, by its place, and where it is not searched, by `None`.
+        """What `auto` is in each range of the learning rate, by its index, and where it is not searched, by `None`.
 
-        Only those of which it is not the usual one are told, and what cannot be said, in a line each.
+        Only those that differ from the usual one; and the problems, a line each.
         """
         name = "learning_rate"
         found: dict[int | None, dict[float, str]] = {}
         for point in deciding_points(self.ranges, self.fixed, apart=["method"]):
-            place = counting(self.ranges, name, point, self.fixed) if name in self.ranges else None
+            index = active_index(self.ranges, name, point, self.fixed) if name in self.ranges else None
             for method in possible_values("method", point, self.ranges, self.fixed):
-                found.setdefault(place, {}).setdefault(by_method.get(method, usual), method)
+                found.setdefault(index, {}).setdefault(by_method.get(method, usual), method)
         problems, known = [], {}
-        for place, rates in found.items():
+        for index, rates in found.items():
             automatic = (
-                self.fixed.get(name) is None if place is None else _is_automatic(self.ranges[name][place])
+                self.fixed.get(name) is None if index is None else _is_automatic(self.ranges[name][index])
             )
             (rate, method), *others = rates.items()
             if automatic and others:
-                told = " and ".join(f"{each:g} where method is {which}" for each, which in rates.items())
-                what = "auto" if place is not None or name in self.fixed else "its usual value"
+                both = " and ".join(f"{each:g} where method is {which}" for each, which in rates.items())
+                what = "auto" if index is not None or name in self.fixed else "its usual value"
                 problems.append(
-                    f"{name}: {what} is {told}; give each a range of its own, as when: {{method: {method}}} does"
+                    f"{name}: {what} is {both}; give each a range of its own, as when: {{method: {method}}} does"
                 )
             elif automatic and rate != usual:
-                known[place] = rate
+                known[index] = rate
         return known, problems
 
     def with_recipe(

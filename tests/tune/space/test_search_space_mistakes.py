@@ -71,7 +71,7 @@ BAD_FILES = {
     ),
     "when usual": (
         LR + "mask_time_prob: {type: float, low: 0, high: 1, when: {spec_augment: true}}",
-        "2: mask_time_prob: is never searched, where spec_augment is true: spec_augment is false; mend",
+        "2: mask_time_prob: is never searched, where spec_augment is true: spec_augment is false; fix",
     ),
     "augmentation off": (
         LR + "augment_speed: {type: float, low: 0, high: 0.4}",
