@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PATHS = [str(ROOT / place) for place in (".", "benchmarks", "tests/support")]
+PATHS = [str(ROOT / name) for name in (".", "benchmarks", "tests/support")]
 sys.path[:0] = PATHS
 
 import psutil  # noqa: E402
@@ -178,13 +178,13 @@ def main() -> None:
     for kind in asked.only:
         with tempfile.TemporaryDirectory() as scratch:
             rows = found[kind] = measure(kind, asked.trials, Path(scratch))
-        told = [
+        texts = [
             f"{key} {per_trial(rows, key):.0f} ms a trial (first quarter {per_trial(rows, key, 0, 0.25):.0f}, "
             f"last {per_trial(rows, key, 0.75, 1):.0f})"
             for key in ("wall", "CPU")
         ]
-        memory = " to ".join(f"{rows[place]['MB']:.0f}" for place in (asked.trials // 4, -1))
-        print(f"{kind}: {'; '.join(told)}; {memory} MB from the first quarter to the end", flush=True)
+        memory = " to ".join(f"{rows[name]['MB']:.0f}" for name in (asked.trials // 4, -1))
+        print(f"{kind}: {'; '.join(texts)}; {memory} MB from the first quarter to the end", flush=True)
     if len(found) == len(KINDS):
         ratios = [per_trial(found["ours"], key) / per_trial(found["bare"], key) for key in ("wall", "CPU")]
         print(f"ours / bare: wall {ratios[0]:.2f}, CPU {ratios[1]:.2f}")

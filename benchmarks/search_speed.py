@@ -118,8 +118,8 @@ def main() -> None:
     rows = [once(asked, seed) for seed in asked.seeds]
     for peer in PEERS:
         ratios = [row[peer].seconds / row["ours"].reached(row[peer].best) for row in rows]
-        told = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        print(f"{peer}, whole search / ours until its WER: median {told}")
+        text = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"{peer}, whole search / ours until its WER: median {text}")
 
 
 if __name__ == "__main__":

@@ -193,8 +193,8 @@ def main() -> None:
     for ours in (name for name in rows[0] if "ours" in name):
         for plain_ in (name for name in rows[0] if name.startswith(f"{ours.split()[0]} plain")):
             ratios = [row[plain_] / row[ours] for row in rows]
-            told = f"{statistics.median(ratios):6.2f}  ({min(ratios):.2f} to {max(ratios):.2f})"
-            print(f"{plain_ + ' / ' + ours:55s} {told}")
+            text = f"{statistics.median(ratios):6.2f}  ({min(ratios):.2f} to {max(ratios):.2f})"
+            print(f"{plain_ + ' / ' + ours:55s} {text}")
     on_gpu = torch.cuda.is_available()
     device, dtype = ("cuda", torch.bfloat16) if on_gpu else ("cpu", torch.float32)
     peak = matrix_peak(dtype, device, 8192 if on_gpu else 2048, 20 if on_gpu else 5)

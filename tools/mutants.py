@@ -82,9 +82,9 @@ def main() -> None:
 def drawn(known: list[dict[str, Any]], random_: random.Random) -> list[dict[str, Any]]:
     """The faults of every area: those of `known` that can still be planted, and new ones."""
     found = []
-    for area, (count, places) in AREAS.items():
+    for area, (count, paths) in AREAS.items():
         kept = [one for one in known if one["area"] == area and planted(one, ROOT) is not None]
-        files = [file for place in places for file in sorted((ROOT / place).glob("*.py")) or [ROOT / place]]
+        files = [file for path in paths for file in sorted((ROOT / path).glob("*.py")) or [ROOT / path]]
         every = [one for file in files for one in faults(file)]
         random_.shuffle(every)
         for one in every:

@@ -120,8 +120,8 @@ def load_experiment(name: str, *, storage: str | os.PathLike[str] | None = None)
     from tune.experiments.storage import DEFAULT_STORAGE, Storage
     from tune.runs.finish import find_finished
 
-    place = Storage.parse(os.fspath(storage) if storage is not None else str(DEFAULT_STORAGE))
-    folder = find_finished(name, place)
+    parsed = Storage.parse(os.fspath(storage) if storage is not None else str(DEFAULT_STORAGE))
+    folder = find_finished(name, parsed)
     saved = SavedExperiment.read(folder)
     results = results_of(folder, saved.state)
     rate = results["metric"]
@@ -130,7 +130,7 @@ def load_experiment(name: str, *, storage: str | os.PathLike[str] | None = None)
     best, chosen = results["best"], saved.state.best()
     return Experiment(
         name=name,
-        storage=place.text,
+        storage=parsed.text,
         folder=folder.path,
         status=how_it_ended(saved.state) or "unfinished",
         baseline_wer=results["baseline"][rate],

@@ -18,17 +18,17 @@ def main(answer: str, command: str, *words: str) -> None:
     """Run `search` or `train`; writes the experiment's name and place, or the error of the user."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     use_ray_token()
-    told: dict[str, str] = {}
+    content: dict[str, str] = {}
     try:
         outcome = importlib.import_module(f"tune.commands.{command}").run(list(words))
         if outcome.tracking_problem:
             print(f"warning: {outcome.tracking_problem}", file=sys.stderr)
-        told = {"experiment": outcome.plan.name, "storage": outcome.plan.storage.text}
+        content = {"experiment": outcome.plan.name, "storage": outcome.plan.storage.text}
     except UserError as error:
-        told = {"module": type(error).__module__, "class": type(error).__name__, "error": str(error)}
+        content = {"module": type(error).__module__, "class": type(error).__name__, "error": str(error)}
     except KeyboardInterrupt:
-        told = {"interrupted": command}
-    Path(answer).write_text(json.dumps(told), encoding="utf-8")
+        content = {"interrupted": command}
+    Path(answer).write_text(json.dumps(content), encoding="utf-8")
 
 
 def _end_with_parent() -> None:

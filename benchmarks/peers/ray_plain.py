@@ -76,7 +76,7 @@ def main(words: list[str]) -> None:
     from ray.tune.schedulers import ASHAScheduler
     from ray.tune.search.optuna import OptunaSearch
 
-    model, data, output = (str(Path(words[place]).absolute()) for place in (0, 1, 6))
+    model, data, output = (str(Path(words[index]).absolute()) for index in (0, 1, 6))
     trials, epochs, seed, clips = map(int, words[2:6])
     here = str(Path(__file__).parent)
     path = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])

@@ -19,7 +19,7 @@ from trainer.report import Decision
 from tune.cluster.progress_channel import Driver
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.search.scheduler import TRIAL_ID
-from tune.workers.keeper import ExperimentKeeper
+from tune.workers.checkpoint_store import CheckpointStore
 from tune.workers.retries import train_persistently
 
 BENCHMARKS = str(Path(__file__).resolve().parents[2] / "benchmarks")
@@ -98,20 +98,20 @@ def _train(
         ray.tune.report(dict(row))
         return decision
 
-    keeper = ExperimentKeeper(files, driver, folder, decide)
+    store = CheckpointStore(files, driver, folder, decide)
     for row in rows(curve, config):
         if row["samples_seen"] <= seen:
             continue
-        decision = keeper.decide(row)
+        decision = store.decide(row)
         if decision.keep is not None:
-            written = keeper.begin(int(row["samples_seen"]), int(row["step"]))
+            written = store.begin(int(row["samples_seen"]), int(row["step"]))
             written.mkdir(parents=True)
             (written / "config.json").write_text(
                 json.dumps({"seen": row["samples_seen"], "pid": os.getpid()})
             )
             errors = [round(row["wer"])] * 10
             (written / "utterances.json").write_text(json.dumps({"word_errors": errors, "words": [100] * 10}))
-            keeper.complete(written, keeper.hand_over(written), row, decision.keep)
+            store.complete(written, store.hand_over(written), row, decision.keep)
         if not decision.goes_on:
             return
 

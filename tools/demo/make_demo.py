@@ -56,7 +56,7 @@ def make_rows(
         rng = np.random.default_rng([seed, index])
         speaker = speakers[index]
         wave = speech.through_channel(speech.say(texts[index], speaker), speaker, rng, babble)
-        wave = speech.place(wave, rng)
+        wave = speech.pad(wave, rng)
         # Only the target clips are kept, so only they are worth the slow encoder.
         audio = speech.encode(wave, small=babble is not None)
         return Row(audio, texts[index], speaker, round(len(wave) / speech.SAMPLE_RATE, 3))
@@ -138,13 +138,13 @@ def word_error_rate(
 ) -> float:
     """Transcribe the clips greedily and return the word error rate in per cent."""
     tokenizer: Any = processor.tokenizer
-    features, heard = extract(processor, rows).float(), []
+    features, texts = extract(processor, rows).float(), []
     model.eval()
     with torch.inference_mode():
         for start in range(0, len(rows), 48):
             tokens = model.generate(input_features=features[start : start + 48], max_length=40)
-            heard += tokenizer.batch_decode(tokens, skip_special_tokens=True)
-    return 100 * float(jiwer.wer([row.text for row in rows], [text.strip() for text in heard]))
+            texts += tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    return 100 * float(jiwer.wer([row.text for row in rows], [text.strip() for text in texts]))
 
 
 def pretrain(

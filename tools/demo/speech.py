@@ -128,7 +128,7 @@ def say(text: str, speaker: Speaker) -> Wave:
     return np.asarray(0.5 * wave / np.abs(wave).max(), dtype=np.float32)
 
 
-def place(wave: Wave, rng: np.random.Generator) -> Wave:
+def pad(wave: Wave, rng: np.random.Generator) -> Wave:
     """Put 0.05 to 0.35 s of silence before the words and 0.1 s after them, and keep to the model's window."""
     before = int(rng.uniform(0.05, 0.35) * SAMPLE_RATE)
     return np.pad(wave, (before, SAMPLE_RATE // 10))[: int(MAX_SECONDS * SAMPLE_RATE)]

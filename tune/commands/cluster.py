@@ -89,7 +89,7 @@ def _create(arguments: argparse.Namespace, console: Console) -> None:
         workers = [_pool(vertex_ray, each) for each in file.pop("worker_node_types")]
         say(
             console,
-            f"{full_name}: the head {_told(head)}; workers {', '.join(map(_told, workers))}; {_PRICES}",
+            f"{full_name}: the head {_described(head)}; workers {', '.join(map(_described, workers))}; {_PRICES}",
         )
         if _confirmed(console, f"Create {name}, which costs until it is deleted?", yes=arguments.yes):
             say(console, "creating; this takes 10 to 20 minutes, also where it is interrupted here ...")
@@ -121,7 +121,7 @@ def _pool(vertex_ray: Any, content: dict[str, Any]) -> Resources:
     return pool
 
 
-def _told(pool: Resources) -> str:
+def _described(pool: Resources) -> str:
     """As `4 n1-standard-16 with 1 NVIDIA_TESLA_T4 each`."""
     scaling = pool.autoscaling_spec
     count = f"{scaling.min_replica_count} to {scaling.max_replica_count}" if scaling else str(pool.node_count)
@@ -135,13 +135,13 @@ def _scale(arguments: argparse.Namespace, console: Console) -> None:
     name, workers = arguments.name, arguments.workers
     with vertex_sdk(name, arguments.project, arguments.location) as (vertex_ray, full_name):
         pools = vertex_ray.get_ray_cluster(full_name).worker_node_types
-        before = ", ".join(map(_told, pools))
+        before = ", ".join(map(_described, pools))
         # The SDK would do nothing for 0, and say that it had; a pool merged with the head's could never grow again.
         if len(pools) != len(workers) or min(workers) < 1:
             raise ConfigError(f"--workers: give a number from 1 on for each worker pool; there are {before}")
         for pool, count in zip(pools, workers, strict=True):
             pool.node_count = count
-        after = ", ".join(map(_told, pools))
+        after = ", ".join(map(_described, pools))
         if _confirmed(console, f"{_PRICES}\nScale {name} ({before} → {after})?", yes=arguments.yes):
             vertex_ray.update_ray_cluster(full_name, pools)
             say(console, f"{name} has {after} now")

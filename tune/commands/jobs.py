@@ -136,8 +136,8 @@ def submit(words: list[str]) -> int:
     say(console, f"sent {submission_id} to {address}: {sent}; {install}")
     at = f" --address {hide_password(arguments.address)}" if arguments.address else ""
     say(console, f"follow  tune-whisper logs {request.name} --follow{at}    (or status, or stop)")
-    place = f"--storage {shlex.quote(request.storage)}"
-    say(console, f"export  tune-whisper export {request.name} {place} --output my-model")
+    storage = f"--storage {shlex.quote(request.storage)}"
+    say(console, f"export  tune-whisper export {request.name} {storage} --output my-model")
     return _follow(client, submission_id, address) if arguments.follow else 0
 
 

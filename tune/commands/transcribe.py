@@ -158,9 +158,9 @@ def _warn(transcript: Transcript, console: Console) -> bool:
         why = "the model wrote nothing" if transcript.segments else "no speech was found in it"
         say(console, f"warning: {path}: the transcript is empty: {why}")
     for doubt, words in (("repeats", "says the same over and over"), ("breaks off", "breaks off")):
-        if places := [clock(each.start) for each in transcript.segments if each.doubt == doubt]:
-            more = f" and {len(places) - 5} more places" if len(places) > 5 else ""
-            say(console, f"warning: {path}: the text {words} at {', '.join(places[:5])}{more}")
+        if times := [clock(each.start) for each in transcript.segments if each.doubt == doubt]:
+            more = f" and {len(times) - 5} more places" if len(times) > 5 else ""
+            say(console, f"warning: {path}: the text {words} at {', '.join(times[:5])}{more}")
     return transcript.incomplete is not None
 
 

@@ -24,7 +24,7 @@ from tune.export.formats import FormatsOutcome, add_formats, print_formats
 from tune.export.model_card import Rates, model_card
 from tune.search.finalists import objective_interval
 from tune.search.records import listed, role_of
-from tune.util.console import say, tell_of
+from tune.util.console import say, set_task
 from tune.util.errors import ConfigError, DataError, ExperimentError
 from tune.util.files import read_object, write_whole, writing
 
@@ -79,7 +79,7 @@ def export_trial(
     saved = Experiment.read(find(experiment, storage))
     trial = _find_trial(saved, trial_id)
     config = saved.config(trial)
-    tell_of(console, config.task)
+    set_task(console, config.task)
     if trial_id is None and point is None and saved.state.no_gain:
         say(console, saved.state.no_gain)
     if adapter and (trial.members or config.method != "lora"):
@@ -288,13 +288,13 @@ def export_existing(
     checked = data is not None or (folder / SETTINGS_FILE).is_file()
     if targets and not checked:
         say(console, f"warning: {model} does not say what it was trained on; --data gives clips to check on")
-    with contextlib.nullcontext(folder.absolute()) if output is None else _new_folder(output) as place:
+    with contextlib.nullcontext(folder.absolute()) if output is None else _new_folder(output) as target:
         if output is not None:
-            write_model(config, folder if folder.is_dir() else Path(config.model), place)
-        outcome = add_formats(place, targets, config if checked else None, console)
-        summary = read_object(place / EVALUATION_FILE)
+            write_model(config, folder if folder.is_dir() else Path(config.model), target)
+        outcome = add_formats(target, targets, config if checked else None, console)
+        summary = read_object(target / EVALUATION_FILE)
         summary["formats"] = {**summary.get("formats", {}), **outcome.made}
-        _write_evaluation(place, summary)
+        _write_evaluation(target, summary)
     if output is not None:
         say(console, f"exported {model} to {output}")
     print_formats(outcome, console, folder if output is None else output)
@@ -318,8 +318,8 @@ def _known_settings(model: str, folder: Path, data: str | None, language: str | 
     """The settings that the model was trained with, as far as it holds them."""
     known = exported_settings(folder)
     if not known:
-        place = folder if folder.is_dir() else find_model(model)
-        generation = read_object(place / "generation_config.json")
+        files = folder if folder.is_dir() else find_model(model)
+        generation = read_object(files / "generation_config.json")
         known = {name: generation[name] for name in ("language", "task") if generation.get(name)}
         if model == "demo" or model.endswith(".en") or generation.get("is_multilingual") is False:
             known["language"] = "en"

@@ -63,7 +63,7 @@ def model_card(
     sources, seconds = state.data.sources, state.data.seconds
     own = [code for found in sources.values() for code in found["language"]]
     languages = list(dict.fromkeys([config.language or "en", *own]))
-    standings = state.verdict.standings if state.verdict else []
+    scores = state.verdict.standings if state.verdict else []
     objective = objective_name(next(iter(rates.values()))["after"])
     card: ModelCard = ModelCard.from_template(
         _metadata(config, rates, saved.name, languages),
@@ -81,7 +81,7 @@ def model_card(
         sources=source_table(state, str(config.language)),
         base=short_source(config.model_source),
         on_hub=_is_hub_id(config.model_source),
-        standing=next((found for found in standings if trial.trial_id in found.runs), None),
+        standing=next((found for found in scores if trial.trial_id in found.runs), None),
         averaged=listed(trial.members, most=len(trial.members)),
         normalizer_text=make_normalizer(config).description,
         unit=unit_note(config),

@@ -81,13 +81,13 @@ def draw_rates(inspection: Inspection) -> Picture | None:
         showlegend=False,
     )
     for some, colour in ((shown, BLUE), (odd, RED)):
-        told = [f"{one.name} ({one.split}) {flagged.get((one.split, one.name), '')}" for one, _ in some]
+        texts = [f"{one.name} ({one.split}) {flagged.get((one.split, one.name), '')}" for one, _ in some]
         figure.add_scatter(
             x=[entry.units for entry, _ in some],
             y=[sound.spoken for _, sound in some],
             mode="markers",
             marker={"color": colour, "size": 6, "opacity": 0.6},
-            **pointed(told),
+            **pointed(texts),
         )
     for rate in inspection.rates.values():
         ends = [0, max(entry.units for entry, _ in points)]

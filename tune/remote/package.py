@@ -96,8 +96,8 @@ def check_environment(items: Sequence[str]) -> dict[str, str]:
                 f"--env {name}: looks like a secret, and everybody on the cluster can read a job's environment; {_HINT}"
             )
         if name in ENVIRONMENT or name.startswith("MLFLOW_TRACKING_"):
-            mend = "use --tracking-uri after --" if name == "MLFLOW_TRACKING_URI" else "leave it out"
-            raise JobError(f"--env {name}: is decided by the job; {mend}")
+            advice = "use --tracking-uri after --" if name == "MLFLOW_TRACKING_URI" else "leave it out"
+            raise JobError(f"--env {name}: is decided by the job; {advice}")
         refuse_password(f"--env {name}", value)
         found[name] = value
     return found

@@ -20,7 +20,7 @@ from tune.search.budgets import describe_duration
 from tune.search.records import Records
 from tune.search.scheduler import TRIAL_ID, describe_rungs
 from tune.search.searcher import Searcher
-from tune.util.console import key_settings, say, say_notes, tell_of
+from tune.util.console import key_settings, say, say_notes, set_task
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
@@ -106,7 +106,7 @@ def show_plan(plan: Plan, console: Console) -> None:
     if not plan.address and "RAY_ADDRESS" not in os.environ:
         resources = plan.options.resources.fit([this_machine()])
         plan.check_fit(resources)
-    tell_of(console, plan.base.task)
+    set_task(console, plan.base.task)
     guards = load_guards(plan.base, plan.options.guard)
     for line in plan.describe():
         say(console, line)

@@ -33,7 +33,7 @@ from tune.runs.uploader import Uploader
 from tune.search.finalists import describe_repeats
 from tune.search.scheduler import describe_rungs
 from tune.tracking.sync import Sync
-from tune.util.console import ProgressBar, say, tell_of
+from tune.util.console import ProgressBar, say, set_task
 from tune.workers.averages import measure_mean
 from tune.workers.ray_train import scratch_removed
 from tune.workers.trainable import evaluate_checkpoint
@@ -84,7 +84,7 @@ def run(plan: Plan, console: Console, experiment: OpenExperiment | None = None) 
 
 def finish_search(plan: Plan, console: Console, experiment: OpenExperiment) -> Outcome:
     """Do what a killed process had left: nothing is trained any more."""
-    tell_of(console, plan.base.task)
+    set_task(console, plan.base.task)
     experiment.log.stand_still()
     with experiment, Sync(target_of(plan)) as tracking:
         say(console, "all trials have ended; what was left is finished now")

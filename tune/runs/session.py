@@ -36,7 +36,7 @@ from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
 from tune.runs.uploader import Uploader
 from tune.tracking.sync import Sync, Target
-from tune.util.console import say, say_notes, short_path, tell_of
+from tune.util.console import say, say_notes, set_task, short_path
 from tune.util.environment import package_versions
 from tune.util.errors import ExperimentError
 from tune.util.redact import without_password
@@ -98,7 +98,7 @@ class Session:
             stack = outer.enter_context(contextlib.ExitStack())
             if plan.storage.folder is not None:
                 check_shared(plan.storage.folder, plan.storage.text)
-            tell_of(console, plan.base.task)
+            set_task(console, plan.base.task)
             resources = plan.options.resources.fit(alive_nodes())
             plan.check_fit(resources)
             for line in plan.describe(resources):
@@ -115,7 +115,7 @@ class Session:
                 folders = shared_folders(plan.base, data, augments=plan.augments)
                 folders += [each.folder for each in prepared.values()]
                 with console.status("bringing features to the storage ..."):
-                    copies = NodeCopies.keep(plan.storage, folders)
+                    copies = NodeCopies.make(plan.storage, folders)
             yield cls(console, plan, resources, data, prepared, splits, copies, tracking, stack, began)
 
     @property

@@ -281,5 +281,7 @@ class Sync:
         if not waiting:
             return None
         command = f"tune-whisper sync {shlex.quote(target.folder.name)}{target.option}"
-        told = f"{max(waiting.values())} events wait for {store_names([*waiting])}; `{command}` delivers them"
-        return f"{told}. {self.problem}" if self.problem else told
+        message = (
+            f"{max(waiting.values())} events wait for {store_names([*waiting])}; `{command}` delivers them"
+        )
+        return f"{message}. {self.problem}" if self.problem else message

@@ -48,8 +48,8 @@ def make_console(*, error: bool = False) -> TaskConsole:
     return console if console.is_terminal else TaskConsole(highlight=False, stderr=error, width=120)
 
 
-def tell_of(console: Console, task: str) -> None:
-    """Tell of an experiment with this task from here on."""
+def set_task(console: Console, task: str) -> None:
+    """Write of an experiment with this task from here on."""
     if isinstance(console, TaskConsole):
         console.task = task
 
@@ -115,7 +115,7 @@ class ProgressBar:
         )
         self._task = self._bar.add_task(phase, total=None, count="")
         self._number, self._phase = number, phase
-        self._begun = self._told = time.monotonic()
+        self._begun = self._shown_at = time.monotonic()
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -139,12 +139,12 @@ class ProgressBar:
         """The same of a phase, which takes the place of another."""
         now = time.monotonic()
         if phase != self._phase:
-            self._phase, self._begun, self._told = phase, now, now
+            self._phase, self._begun, self._shown_at = phase, now, now
             self._bar.reset(self._task, description=phase)
         count = f"{self._number(done)} of {self._number(total)}"
         self._bar.update(self._task, completed=done, total=total, count=count)
-        if self._bar.disable and now - self._told >= _LINE_SECONDS and 0 < done < total:
-            self._told = now
+        if self._bar.disable and now - self._shown_at >= _LINE_SECONDS and 0 < done < total:
+            self._shown_at = now
             left = clock((now - self._begun) * (total - done) / done)
             say(self._bar.console, f"{phase}: {count}, about {left} left")
 

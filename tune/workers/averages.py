@@ -41,25 +41,27 @@ def measure_mean(
     from trainer.training.checkpoints import write_errors
 
     config, data = inputs.open()
-    place = files.place(name)
-    shutil.rmtree(place, ignore_errors=True)  # of a process that was killed
-    _write_mean(config, files, checkpoints, place)
+    target = files.place(name)
+    shutil.rmtree(target, ignore_errors=True)  # of a process that was killed
+    _write_mean(config, files, checkpoints, target)
     try:
-        found = evaluate(config.replace(model=str(place)), data, as_in_training=True)
+        found = evaluate(config.replace(model=str(target)), data, as_in_training=True)
         kept = objective_value(found.rates) <= most
         if kept:
             assert found.utterances is not None
-            write_errors(place, config, found.utterances)
-            files.complete(place, name, files.upload(place, name))
+            write_errors(target, config, found.utterances)
+            files.complete(target, name, files.upload(target, name))
         else:
-            shutil.rmtree(place)
+            shutil.rmtree(target)
     except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(target, ignore_errors=True)
         raise
     return Measured(found.rates, kept, found.sources)
 
 
-def _write_mean(config: TrainConfig, files: CheckpointFiles, checkpoints: Sequence[str], place: Path) -> None:
+def _write_mean(
+    config: TrainConfig, files: CheckpointFiles, checkpoints: Sequence[str], target: Path
+) -> None:
     """The mean of checkpoints, of adapters that of the whole models that they make, as a model folder."""
     from trainer.files import has_room
     from trainer.model.adapters import with_base
@@ -73,8 +75,8 @@ def _write_mean(config: TrainConfig, files: CheckpointFiles, checkpoints: Sequen
 
     mean, processor = load_mean(config, folders())
     needed = checkpoint_bytes(config, mean, "weights")
-    if not has_room(place, needed):
-        raise disk_full(place, needed)
-    with told_when_full(place, needed):
-        mean.save_pretrained(str(place))
-        processor.save_pretrained(place)
+    if not has_room(target, needed):
+        raise disk_full(target, needed)
+    with told_when_full(target, needed):
+        mean.save_pretrained(str(target))
+        processor.save_pretrained(target)

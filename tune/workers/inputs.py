@@ -82,12 +82,12 @@ def check_gpu() -> None:
         return
     cuda = torch.version.cuda
     build = f"built for CUDA {cuda}" if cuda else "a CPU build"
-    mend = (
+    advice = (
         "a newer driver, or a torch for an older CUDA" if cuda else "torch from PyPI, which is built for CUDA"
     )
     raise ResourceError(
         f"GPU: Ray found one on node {ray.util.get_node_ip_address()}, but torch {torch.__version__}, {build}, cannot "
-        f"use it with the driver there; install {mend}, or train on the CPU with --gpus-per-trial 0 "
+        f"use it with the driver there; install {advice}, or train on the CPU with --gpus-per-trial 0 "
         "(train: --gpus-per-worker 0)"
     )
 

@@ -30,24 +30,24 @@ class NodeCopies:
     """Ray's id of the driver's, which has the folders themselves."""
     filesystem: Any
     """Of the bucket, `pyarrow.fs.FileSystem`; None where the storage is a folder, which all nodes see."""
-    places: Mapping[Path, str]
+    paths: Mapping[Path, str]
 
     @classmethod
-    def keep(cls, storage: Storage, folders: Sequence[Path]) -> NodeCopies:
+    def make(cls, storage: Storage, folders: Sequence[Path]) -> NodeCopies:
         """Bring folders, which are complete and do not change, to the storage, unless they are there."""
         import ray
 
         node = ray.get_runtime_context().get_node_id()
         if storage.folder is None:
             return cls(node, *_upload(ObjectStore(storage.text), folders))
-        places = {}
+        paths = {}
         for folder in folders:
-            place = folder
+            path = folder
             if not folder.is_relative_to(storage.folder):
                 copy = functools.partial(shutil.copytree, folder)
-                place = _made_once(storage.folder / CACHE / _key(folder), copy)
-            places[folder] = str(place)
-        return cls(node, None, places)
+                path = _made_once(storage.folder / CACHE / _key(folder), copy)
+            paths[folder] = str(path)
+        return cls(node, None, paths)
 
     def local(self, folder: Path) -> Path:
         """Where this node has the folder; the first process of a node that asks fetches it, others wait."""
@@ -55,32 +55,32 @@ class NodeCopies:
 
         if ray.get_runtime_context().get_node_id() == self.node:
             return folder
-        place = self.places[folder]
+        path = self.paths[folder]
         if self.filesystem is None:
-            return Path(place)
-        fetch = functools.partial(self._fetch, place)
-        return _made_once(user_cache() / "shared" / Path(place).name, fetch)
+            return Path(path)
+        fetch = functools.partial(self._fetch, path)
+        return _made_once(user_cache() / "shared" / Path(path).name, fetch)
 
-    def _fetch(self, place: str, target: Path) -> None:
+    def _fetch(self, path: str, target: Path) -> None:
         from pyarrow import fs
 
         target.mkdir()
-        fs.copy_files(place, str(target), source_filesystem=self.filesystem)
+        fs.copy_files(path, str(target), source_filesystem=self.filesystem)
 
 
 def _upload(store: ObjectStore, folders: Sequence[Path]) -> tuple[Any, dict[Path, str]]:
     from pyarrow import fs
 
     filesystem, root = store.filesystem()
-    places = {}
+    paths = {}
     for folder in folders:
         name = f"{CACHE}/{_key(folder)}"
-        places[folder] = f"{root}/{name}"
+        paths[folder] = f"{root}/{name}"
         if store.marks([f"{name}.complete"]) == [None]:
             with store.translated():
-                fs.copy_files(str(folder), places[folder], destination_filesystem=filesystem)
+                fs.copy_files(str(folder), paths[folder], destination_filesystem=filesystem)
             store.write(f"{name}.complete", b"all files are there")
-    return filesystem, places
+    return filesystem, paths
 
 
 def _key(folder: Path) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tune.cluster.progress_channel import Driver
 from tune.search.scheduler import TRIAL_ID
-from tune.workers.keeper import ExperimentKeeper
+from tune.workers.checkpoint_store import CheckpointStore
 from tune.workers.retries import train_persistently
 from tune.workers.worker_group import train_on_workers
 
@@ -46,7 +46,7 @@ def train_worker(
 
     _free_memory()
     config, data = inputs.open()
-    keeper = ExperimentKeeper(files, driver, folder, decide)
+    store = CheckpointStore(files, driver, folder, decide)
 
     def progress(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
         driver.progress(metrics)
@@ -57,7 +57,7 @@ def train_worker(
             clips = chosen_clips(
                 data.splits["validation"].origins.sources, inputs.eval_clips, config.data_seed
             )
-        result = train(config, data, progress, keeper=keeper, clips=clips, resume_from=fetched)
+        result = train(config, data, progress, keeper=store, clips=clips, resume_from=fetched)
     leave_group()
     return result
 

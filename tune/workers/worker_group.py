@@ -36,11 +36,11 @@ SECONDARY_ERRORS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Address:
     """Where a worker runs."""
 
     node: str
-    address: str
+    ip: str
     port: int
     """A free port there."""
     gpus: tuple[str, ...]
@@ -54,7 +54,7 @@ class Worker:
         self._answers: queue.Queue[Decision] = queue.Queue()
         self._scratch = ""
 
-    def place(self) -> Place:
+    def address(self) -> Address:
         """Where this is."""
         import ray
 
@@ -63,7 +63,7 @@ class Worker:
             port = int(free.getsockname()[1])
         context = ray.get_runtime_context()
         gpus = tuple(str(gpu) for gpu in context.get_accelerator_ids().get("GPU", []))
-        return Place(context.get_node_id(), ray.util.get_node_ip_address(), port, gpus)
+        return Address(context.get_node_id(), ray.util.get_node_ip_address(), port, gpus)
 
     def run(self, variables: Mapping[str, str], work: Callable[[Decide], Any]) -> Any:
         """Do `work` with torchrun's variables set; the first worker's evaluations wait until they are answered."""
@@ -112,7 +112,7 @@ def train_on_workers(
 
     actors = _start(workers, cpus, gpus)
     try:
-        variables = _variables(ray.get([actor.place.remote() for actor in actors]))
+        variables = _variables(ray.get([actor.address.remote() for actor in actors]))
         runs = [actor.run.remote(values, work) for actor, values in zip(actors, variables, strict=True)]
         _pass_reports(actors, runs, decide)
         return ray.get(runs)[0]
@@ -145,26 +145,26 @@ def _kill(actors: list[Any]) -> None:
         ray.kill(actor)
 
 
-def _variables(places: Sequence[Place]) -> list[dict[str, str]]:
+def _variables(addresses: Sequence[Address]) -> list[dict[str, str]]:
     """torchrun's variables for each worker, and what keeps a broken group from waiting for ever."""
     scratch = str(Path(tempfile.gettempdir()) / f"tune-whisper-{uuid.uuid4().hex[:12]}")
-    nodes = list(dict.fromkeys(place.node for place in places))
+    nodes = list(dict.fromkeys(address.node for address in addresses))
     found: list[dict[str, str]] = []
-    for rank, place in enumerate(places):
-        beside = [other for other, there in enumerate(places) if there.node == place.node]
+    for rank, address in enumerate(addresses):
+        beside = [other for other, there in enumerate(addresses) if there.node == address.node]
         values = {
             "RANK": str(rank),
-            "WORLD_SIZE": str(len(places)),
+            "WORLD_SIZE": str(len(addresses)),
             "LOCAL_RANK": str(beside.index(rank)),
             "LOCAL_WORLD_SIZE": str(len(beside)),
-            "MASTER_ADDR": places[0].address,
-            "MASTER_PORT": str(places[0].port),
+            "MASTER_ADDR": addresses[0].ip,
+            "MASTER_PORT": str(addresses[0].port),
             # Nodes may share their disk, as several on one machine do.
-            "TMPDIR": f"{scratch}-{nodes.index(place.node)}",
+            "TMPDIR": f"{scratch}-{nodes.index(address.node)}",
             # A worker that is lost ends the others' waiting with an error.
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         }
-        gpus = [gpu for other in beside for gpu in places[other].gpus]
+        gpus = [gpu for other in beside for gpu in addresses[other].gpus]
         if gpus:
             # Every worker sees the cards of all workers on its node and takes its own by LOCAL_RANK, as
             # accelerate and DeepSpeed expect, and NCCL to pass data from card to card.

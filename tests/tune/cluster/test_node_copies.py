@@ -89,7 +89,7 @@ def test_two_processes_of_a_node_have_one_copy_from_a_bucket(
     places: dict[str, Path], store: S3Server
 ) -> None:
     folder, storage = make_folder(places["hidden"], "features"), Storage.parse(store.uri("once"))
-    copies = NodeCopies.keep(storage, [folder])
+    copies = NodeCopies.make(storage, [folder])
     task = ray.remote(fetch)
     first, second = ray.get([task.remote(copies, folder) for _ in range(2)])
     assert first == second
@@ -100,27 +100,27 @@ def test_two_processes_of_a_node_have_one_copy_from_a_bucket(
     kept = storage.experiment(CACHE).store
     assert kept is not None
     before = kept.files(CACHE)
-    assert NodeCopies.keep(storage, [folder]).places == copies.places
+    assert NodeCopies.make(storage, [folder]).paths == copies.paths
     assert kept.files(CACHE) == before, "it is not uploaded again"
 
 
 def test_what_is_not_whole_is_never_taken(places: dict[str, Path], store: S3Server) -> None:
     """Neither an upload that was killed nor what a killed process has fetched."""
     folder, storage = make_folder(places["hidden"], "model"), Storage.parse(store.uri("killed"))
-    copies = NodeCopies.keep(storage, [folder])
-    (place,) = copies.places.values()
-    for name in ("large.bin", "../" + Path(place).name + ".complete"):
-        copies.filesystem.delete_file(os.path.normpath(f"{place}/{name}"))
+    copies = NodeCopies.make(storage, [folder])
+    (path,) = copies.paths.values()
+    for name in ("large.bin", "../" + Path(path).name + ".complete"):
+        copies.filesystem.delete_file(os.path.normpath(f"{path}/{name}"))
 
     def after_a_kill(copies: NodeCopies, folder: Path) -> dict[str, bytes]:
-        target = places["home"] / ".cache" / "tune-whisper" / "shared" / Path(place).name
+        target = places["home"] / ".cache" / "tune-whisper" / "shared" / Path(path).name
         partial = target.with_name(f".{target.name}.partial")
         partial.mkdir(parents=True)
         (partial / "large.bin").write_bytes(b"half")
         (partial / "left").touch()
         return contents(copies.local(folder))
 
-    again = NodeCopies.keep(storage, [folder])
+    again = NodeCopies.make(storage, [folder])
     assert on_second(after_a_kill, again, folder) == contents(folder)
 
 
@@ -129,13 +129,13 @@ def test_a_shared_folder_is_read_in_place(places: dict[str, Path]) -> None:
     storage = Storage(str(places["visible"] / "experiments"))
     inside = make_folder(places["visible"] / "experiments", ".feature-cache")
     outside = make_folder(places["hidden"], "noises")
-    copies = NodeCopies.keep(storage, [inside, outside])
+    copies = NodeCopies.make(storage, [inside, outside])
     assert on_second(fetch, copies, inside)[1] == str(inside)
     seen, place, _, read = on_second(fetch, copies, outside)
     assert not seen and place.startswith(f"{storage.folder}/{CACHE}/noises-") and read == contents(outside)
     (outside / "deep" / "small.txt").write_text("another")
-    changed = NodeCopies.keep(storage, [outside])
-    assert changed.places[outside] != copies.places[outside]
+    changed = NodeCopies.make(storage, [outside])
+    assert changed.paths[outside] != copies.paths[outside]
     assert on_second(fetch, changed, outside)[3] == contents(outside)
 
 
@@ -154,7 +154,7 @@ def fetch_to_a_small_disk(copies: NodeCopies, folder: Path, disk: Path) -> str:
 
 def test_a_full_disk_is_one_clear_line(places: dict[str, Path], store: S3Server) -> None:
     folder = make_folder(places["hidden"], "too-large")
-    copies = NodeCopies.keep(Storage.parse(store.uri("full")), [folder])
+    copies = NodeCopies.make(Storage.parse(store.uri("full")), [folder])
     told = on_second(fetch_to_a_small_disk, copies, folder, places["home"] / ".cache" / "disk")
     assert "cannot be written" in told and "XDG_CACHE_HOME" in told
     assert told.endswith("['.lock']"), "only the lock is left"

@@ -1,4 +1,4 @@
-"""Where a trial's checkpoints go: once, straight to the experiment's storage, and told once they are sealed."""
+"""Where a trial's checkpoints go: once, straight to the experiment's storage; the driver learns of complete ones."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from tune.experiments.checkpoint_files import CheckpointFiles
 
 
-class ExperimentKeeper:
-    """Keeps what the driver asks for of each evaluation of a trial.
+class CheckpointStore:
+    """Keeps what the driver asks for of each evaluation of a trial, and tells it of checkpoints that are complete.
 
-    In a folder a checkpoint is written beside its place and then renamed. To an object store go its files, and last the
-    manifest. What a killed process leaves of one has no name that the log knows.
+    In a folder a checkpoint is written beside its final path and then renamed. To an object store go its files, and
+    last the manifest. What a killed process leaves of one has no name that the log knows.
     """
 
     def __init__(
@@ -27,13 +27,7 @@ class ExperimentKeeper:
         folder: str,
         decide: Callable[[Mapping[str, float]], Decision],
     ) -> None:
-        """Args:
-        files: the experiment's checkpoints.
-        driver: receives the names of checkpoints that are sealed.
-        folder: of the trial, within the experiment.
-        decide: takes an evaluation to the driver.
-        """
-        self._files, self._driver, self._folder = files, driver, folder
+        self._files, self._driver, self._folder = files, driver, folder  # of the trial, within the experiment
         self.decide = decide
         self._name = ""
 
