@@ -46,17 +46,10 @@ class CheckClips:
 def read_clips(
     config: TrainConfig, window: float, split: str = "validation", most: int = _MOST_CLIPS
 ) -> CheckClips:
-    """Clips of a split, evenly spread over it.
-
-    Args:
-        config: its data settings count.
-        window: in seconds; longer clips are left out, as unreadable ones are.
-        split: its name.
-        most: so many clips at most.
+    """Clips of a split, evenly spread over it, but for unreadable ones and those longer than the window, in seconds.
 
     Raises:
         DataError: the data cannot be found or read, or none of its clips can be used.
-        ConfigError: the settings of the data contradict each other.
     """
     found, every = CheckClips(), load_clips(config).splits.get(split, [])
     # A format decodes in one language: of data in several, those clips that the model decodes so by itself.
@@ -119,14 +112,7 @@ class Checker:
     """Holds clips and the original's transcripts, against which any number of formats are checked."""
 
     def __init__(self, config: TrainConfig, folder: Path, clips: CheckClips, progress: Progress) -> None:
-        """Transcribe the clips with transformers.
-
-        Args:
-            config: its language, task and normaliser count.
-            folder: the original, a Hugging Face folder.
-            clips: none longer than the model's window.
-            progress: told how far the transcribing is, here and in `check`.
-        """
+        """Transcribe the clips, none longer than the window, with the original, a Hugging Face folder."""
         translates = config.task == TRANSLATE
         self._normalize: Callable[[str], str] = str.strip if translates else make_normalizer(config)
         self._count = count_chrf if translates else count_errors
@@ -145,11 +131,7 @@ class Checker:
         return texts
 
     def check(self, target: Target, folder: Path) -> FormatCheck:
-        """Transcribe the clips with a converted model.
-
-        Raises:
-            ModelError: the runtime cannot load it.
-        """
+        """Transcribe the clips with a converted model; a `ModelError` where the runtime cannot load it."""
         import numpy as np
 
         texts = self._transcribe(target.name, folder)

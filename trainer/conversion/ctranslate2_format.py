@@ -21,11 +21,6 @@ _FASTER_WHISPER_POSITIONS = 448
 def convert(folder: Path, output: Path, quantization: str) -> None:
     """Write the model of a Hugging Face folder for CTranslate2, with what faster-whisper reads beside it.
 
-    Args:
-        folder: the model, as `trainer.conversion.hugging_face.write_model` writes it.
-        output: folder to make.
-        quantization: `float32`, `float16`, `int8` or `int8_float16`.
-
     Raises:
         ModelError: the model's vocabulary cannot be told in Whisper's layout.
     """

@@ -64,11 +64,7 @@ class Target:
 
 
 def resolve_targets(names: Sequence[str], quantization: str | None) -> list[Target]:
-    """The formats that are to be made beside the Hugging Face folder, checked; `hf` is none.
-
-    Args:
-        names: formats, each once; the order is kept.
-        quantization: storage of the weights; each format's default where it is None.
+    """The formats, each once, that are to be made beside the Hugging Face folder; `hf` is none.
 
     Raises:
         ConfigError: a format is unknown or given twice, has no such quantization, or its packages are missing.
@@ -140,23 +136,13 @@ def read_decoding(folder: Path) -> Decoding:
 
 
 def convert(target: Target, folder: Path, output: Path) -> None:
-    """Write the model of a Hugging Face folder to the folder `output`, which must not exist.
-
-    Raises:
-        ModelError: the format cannot hold the model.
-    """
+    """Write the model of a Hugging Face folder to a new one; a `ModelError` where the format cannot hold it."""
     module = importlib.import_module(f"trainer.conversion.{FORMATS[target.name].module}")
     module.convert(folder, output, target.quantization)
 
 
 def transcribe(name: str, folder: Path, decoding: Decoding, clips: Sequence[np.ndarray]) -> Iterator[str]:
-    """Transcripts of clips by the runtime of a format, one after the other.
-
-    Args:
-        name: the format of the model in `folder`.
-        folder: the model.
-        decoding: how to decode; the same for all formats of a model.
-        clips: float32 (samples,) each, 16 kHz mono, none longer than the window.
+    """Transcripts of clips, float32 (samples,) each, 16 kHz mono, none longer than the window, by a format's runtime.
 
     Raises:
         ModelError: the runtime cannot load the model.

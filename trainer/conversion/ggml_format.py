@@ -57,12 +57,7 @@ _FEED_FORWARD = 4
 
 
 def convert(folder: Path, output: Path, quantization: str) -> None:
-    """Write the model of a Hugging Face folder as `ggml-model.bin`.
-
-    Args:
-        folder: the model, as `trainer.conversion.hugging_face.write_model` writes it.
-        output: folder to make.
-        quantization: `float16`, `int8` (whisper.cpp's q8_0) or `q5_0`; its convolutions know no float32.
+    """Write the model of a Hugging Face folder as `ggml-model.bin`; `int8` is whisper.cpp's q8_0.
 
     Raises:
         ModelError: the model has parts that whisper.cpp has not.

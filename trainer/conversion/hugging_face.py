@@ -21,21 +21,13 @@ _BATCH = 8
 
 
 def write_model(config: TrainConfig, checkpoint: Path, output: Path, point: float | None = None) -> None:
-    """Write weights (safetensors), processor and generation config of `checkpoint` to `output`.
+    """Write weights (safetensors), processor and generation config of a training's checkpoint to a folder.
 
     What belongs to training only stays behind: optimiser, dropout, SpecAugment. Added are `preprocessor_config.json`,
     which transformers 5 writes no more and faster-whisper, Optimum and transformers.js look for; and, where the model
     names none, the attention heads that word timestamps come from: all of the decoder's upper half, OpenAI's default.
-    The folder loads in transformers 4.57, too, and decodes there as here.
-
-    Args:
-        config: of the training.
-        checkpoint: a Hugging Face folder, or one with adapters.
-        output: folder to write.
-        point: share of the checkpoint in its mean with the base model; None for the checkpoint itself.
-
-    Raises:
-        ModelError: the checkpoint cannot be loaded.
+    The folder loads in transformers 4.57, too, and decodes there as here. `point` is the share of the checkpoint in its
+    mean with the base model; None for the checkpoint itself.
     """
     import torch
 
