@@ -15,7 +15,7 @@ from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import Baseline
 from tune.experiments.experiment_file import write_baseline_clips
 from tune.runs.session import Session, finite
-from tune.util.errors import UserError, first_line
+from tune.util.errors import ResourceError, UserError, error_line, first_line
 from tune.workers.inputs import TrialInputs
 from tune.workers.trainable import evaluate_checkpoint, evaluate_shared, run_and_free
 
@@ -211,6 +211,8 @@ def begin_in_worker(
             if isinstance(error.cause, UserError):
                 raise error.cause from error
             raise
+        except ray.exceptions.OutOfMemoryError as error:
+            raise ResourceError(error_line(str(error))) from error
         return found
 
     return wait

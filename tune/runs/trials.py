@@ -25,6 +25,7 @@ from tune.runs.ray_tune import RayScheduler, RaySearcher, RayStopper
 from tune.search.budgets import Spent, final_round_cost, reached
 from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
 from tune.search.searcher import Repeater, Searcher
+from tune.util.errors import ResourceError, error_line
 from tune.workers.trainable import make_trainable
 
 if TYPE_CHECKING:
@@ -186,6 +187,10 @@ class TrialRunner:
             if problem is None:
                 raise
             raise problem from None
+        except RuntimeError as error:  # Tune takes such an end of a process for no trial's failure (Ray 2.47)
+            if not isinstance(error.__cause__, ray.exceptions.OutOfMemoryError):
+                raise
+            raise ResourceError(f"{error_line(str(error))}; {advice}") from error
         except OSError as error:  # in the end Ray reads the storage once more
             if not remote:
                 raise

@@ -145,6 +145,17 @@ def test_every_trial_with_deepspeed_has_a_process_of_its_own(tmp_path: Path) -> 
     ] * 2
 
 
+@pytest.mark.slow
+@pytest.mark.occasional
+def test_main_memory_that_runs_out_is_told_in_a_line(tmp_path: Path) -> None:
+    """Ray ends whatever it finds once a node has less left than it wants, here from the start."""
+    everything_is_too_much = {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "100"}
+    words = "--space lr_batch --experiment x --trials 1 --epochs 1"
+    search = Search(tmp_path, *words.split(), *QUICK, **everything_is_too_much)
+    assert search.end() == 2, search.log
+    assert search.log.splitlines()[-1].startswith("error: main memory (RAM) ran out on node ")
+
+
 def trial_process(search: Search) -> psutil.Process:
     """The one in which its only trial is trained."""
     processes = family(psutil.Process(search.process.pid))
