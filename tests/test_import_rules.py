@@ -123,6 +123,6 @@ def test_nothing_heavy_on_the_way_to_the_command_line() -> None:
     import sys
 
     heavy = "{'torch', 'ray', 'transformers', 'mlflow', 'optuna', 'datasets'}"
-    code = f"import sys, tune.cli, tune.experiments.plan\nprint(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, tune.cli, tune.runs.plan\nprint(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -32,16 +32,15 @@ from tune.experiments.events import (
     TrialsOver,
 )
 from tune.experiments.experiment import OpenExperiment
-from tune.experiments.experiment_file import write_experiment_file
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import ExperimentLog, read_log
 from tune.experiments.object_stores.object_store import ObjectStore
-from tune.experiments.plan import Plan
 from tune.experiments.results import succeeded, write_results
 from tune.experiments.storage import Storage
-from tune.runs.averages import measure_average
+from tune.runs.candidates import measure_average
 from tune.runs.final_round import choose_export, compare
 from tune.runs.outcome import Outcome
+from tune.runs.plan import Plan, write_experiment_file
 from tune.runs.session import data_of, session_started
 from tune.search.records import Records, Stop, TrialRecord
 from tune.util.environment import package_versions

@@ -35,9 +35,9 @@ from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import ExperimentLog, ProgressLog, parse
 from tune.experiments.mlflow_store import default_tracking_uri
 from tune.experiments.options import SearchOptions
-from tune.experiments.plan import Plan
 from tune.experiments.state import SearchState
 from tune.experiments.storage import Storage
+from tune.runs.plan import Plan
 from tune.search.records import Records, Stop, TrialRecord
 from tune.tracking.sync import Log, Store, Sync, Target
 from tune.util.redact import without_password

@@ -7,8 +7,8 @@ from typing import Any
 from tune.commands.train import plan_training, read_options, train_parser
 from tune.experiments.experiment import Experiment
 from tune.experiments.options import SearchOptions
-from tune.experiments.plan import Plan, make_plan
 from tune.experiments.storage import Storage
+from tune.runs.plan import Plan, make_plan
 from tune.space.space import load_space
 
 

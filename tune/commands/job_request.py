@@ -12,7 +12,7 @@ from typing import Any
 from trainer.config import MODEL_SHORT_NAMES
 from trainer.optimizers import extra_of
 from tune.experiments.options import SearchOptions
-from tune.experiments.plan import EXPERIMENT_NAME, dated_name
+from tune.experiments.storage import EXPERIMENT_NAME, dated_name
 from tune.remote.client import JobError
 from tune.remote.package import refuse_password
 from tune.util.errors import ConfigError

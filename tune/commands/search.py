@@ -138,8 +138,8 @@ def run(words: list[str]) -> Outcome | None:
 
     from tune.experiments.experiment import Experiment
     from tune.experiments.options import SearchOptions
-    from tune.experiments.plan import make_plan
     from tune.runs.finish import find_finished
+    from tune.runs.plan import make_plan
     from tune.runs.resume import resume
     from tune.space.space import load_space
     from tune.util.console import make_console

@@ -21,8 +21,8 @@ from tune.commands.options import (
 from tune.commands.search import exit_code
 
 if TYPE_CHECKING:
-    from tune.experiments.plan import Plan
     from tune.runs.outcome import Outcome
+    from tune.runs.plan import Plan
 
 _EPILOG = """\
 examples:
@@ -115,9 +115,9 @@ def plan_training(arguments: argparse.Namespace, asked: dict[str, Any]) -> Plan:
     """The plan of a new training; `asked` are the settings given by flags and `--set`."""
     from tune.experiments.experiment import Experiment
     from tune.experiments.options import SearchOptions
-    from tune.experiments.plan import make_plan
-    from tune.experiments.training_settings import notes_on_taken, training_settings
     from tune.runs.finish import find_finished
+    from tune.runs.plan import make_plan
+    from tune.runs.training_settings import notes_on_taken, training_settings
     from tune.space.space import space_of_one
 
     storage, origin = arguments.storage, None

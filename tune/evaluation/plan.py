@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import BUDGETS, CLIP_SETTINGS, SPLIT_SETTINGS, ConfigError, TrainConfig
 from trainer.mix import is_mix
-from tune.experiments.plan import same_source
+from tune.experiments.paths import same_source
 from tune.space.reader import parse_set
 
 if TYPE_CHECKING:

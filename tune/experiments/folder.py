@@ -18,6 +18,7 @@ from tune.util.errors import ExperimentError
 from tune.util.files import take_lock, write_whole
 
 EXPERIMENT_FILE = "experiment.yaml"
+DROPPED_FILE = "dropped_clips.jsonl"
 RESULTS_FILE = "results.json"
 EVENTS_FILE, PROGRESS_FILE = "events.jsonl", "progress.jsonl"
 TRIALS_FOLDER = "trials"

@@ -13,6 +13,9 @@ from tune.search.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.search.guards import Guard
 from tune.util.errors import ConfigError, check_least
 
+TRIAL = "001"
+"""A training is the only trial of its experiment."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchOptions:

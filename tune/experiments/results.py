@@ -1,4 +1,4 @@
-"""`results.json`: what an experiment came to, made from its log as often as one likes."""
+"""`results.json`, made from the log as often as one likes; and the base model's errors by clip."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.bounds import WEIGHT_OF
+from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import CHRF_ERROR, WER
 from tune.experiments.folder import RESULTS_FILE
 from tune.search.records import Outcome, TrialRecord, trial_of
 from tune.util.files import read_object, write_whole
 
 if TYPE_CHECKING:
+    from trainer.train import Evaluation
     from tune.experiments.folder import ExperimentFolder
     from tune.experiments.state import SearchState
 
 REPORT_FOLDER = "report"
 """What `tune-whisper report` writes; it goes with the experiment's run in MLflow."""
+BASELINE_CLIPS_FILE = "baseline_utterances.json"
+"""Word errors and reference words of the untouched base model on each validation clip."""
 TRACKING_FILE = "tracking/mlflow.json"
 """Ids of MLflow's runs."""
 _BUDGETS = ("time_budget", "gpu_hours")
@@ -221,3 +225,28 @@ def _plain(found: Any) -> dict[str, Any] | None:
 def run_ids(folder: Path) -> dict[str, str]:
     """MLflow's runs by trial, repeat and average, as far as it has them."""
     return dict(read_object(folder / TRACKING_FILE).get("run_ids") or {})
+
+
+def write_baseline_clips(folder: Path, baseline: Evaluation) -> None:
+    """Write the base model's errors on each clip, from which reports take its interval."""
+    if baseline.utterances is not None:
+        (folder / BASELINE_CLIPS_FILE).write_text(baseline.utterances.to_json(), encoding="utf-8")
+
+
+def baseline_clips(folder: Path) -> ClipErrors | None:
+    """The base model's, of the experiment in a folder; None where they were not kept."""
+    path = folder / BASELINE_CLIPS_FILE
+    return parse_clips(path.read_bytes()) if path.is_file() else None
+
+
+def parse_clips(content: bytes) -> ClipErrors | None:
+    """The errors of each clip that a file holds; None where it is damaged."""
+    import numpy as np
+
+    try:
+        saved = json.loads(content)
+        found = ClipErrors(np.asarray(saved["word_errors"], float), np.asarray(saved["words"], float))
+    except (ValueError, KeyError, TypeError):
+        return None
+    usable = found.words.shape == found.word_errors.shape and found.words.sum() > 0
+    return found if usable else None

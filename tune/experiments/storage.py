@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import hashlib
 import os
 import re
@@ -13,10 +14,12 @@ from pathlib import Path
 from tune.experiments.folder import EXPERIMENT_FILE, ExperimentFolder, feature_cache
 from tune.experiments.object_stores.object_store import QUERY_KEYS, ObjectStore, StorageError
 from tune.util.environment import user_cache
+from tune.util.errors import ExperimentError
 from tune.util.files import check_folder
 from tune.util.redact import without_password
 
 DEFAULT_STORAGE = "experiments"
+EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +90,27 @@ class Storage:
         elif write:
             check_folder(f"--storage {self.text}", self.folder)
 
+    def new_experiment(self, option: str, name: str) -> ExperimentFolder:
+        """The place of an experiment that is not there yet.
+
+        Raises:
+            ExperimentError: the name, given by `option`, cannot be one, or is taken.
+            StorageError: the storage cannot be used.
+        """
+        if not EXPERIMENT_NAME.fullmatch(name):
+            raise ExperimentError(
+                f"{option} {name!r}: use letters, digits, '.', '_' and '-', beginning with a letter or digit"
+            )
+        self.check(write=True)
+        folder = self.experiment(name)
+        if folder.exists():
+            copy = f" and its working copy {folder.path}" if folder.remote and folder.path.exists() else ""
+            raise ExperimentError(
+                f"{option} {name}: exists already in {self.text}; choose another name, go on with it by "
+                f"--resume {name}, or remove {folder.address}{copy}"
+            )
+        return folder
+
     def experiment(self, name: str) -> ExperimentFolder:
         """The folder of one experiment, which need not be there yet."""
         if self.folder is not None:
@@ -150,3 +174,8 @@ def _credentials(shown: str) -> StorageError:
     return StorageError(
         f"--storage {shown}: holds credentials, which would be written to files; give them by the environment"
     )
+
+
+def dated_name(stem: str) -> str:
+    """A name for an experiment where none is given: `stem` and the time."""
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '-', stem)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"

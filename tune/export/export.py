@@ -18,8 +18,8 @@ from trainer.model.adapters import export_adapter, has_adapter
 from trainer.model.pretrained import find_model, model_path
 from trainer.scoring.objectives import objective_name
 from tune.experiments.experiment import Experiment, Find, find_experiment
-from tune.experiments.experiment_file import baseline_clips
 from tune.experiments.models import SETTINGS_FILE, exported_settings, write_exported_settings
+from tune.experiments.results import baseline_clips
 from tune.export.formats import FormatsOutcome, add_formats, print_formats
 from tune.export.model_card import Rates, model_card
 from tune.search.finalists import objective_interval

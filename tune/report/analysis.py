@@ -12,8 +12,8 @@ from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.intervals import Interval
 from trainer.training.checkpoints import UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.experiment_file import parse_clips
 from tune.experiments.object_stores.object_store import StorageError
+from tune.experiments.results import parse_clips
 from tune.report.costs import Costs, find_costs
 from tune.report.experiment import Experiment
 from tune.search.finalists import Noise, describe_mean, gain_interval, objective_interval, seed_noise

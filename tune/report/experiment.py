@@ -12,8 +12,7 @@ from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import objective_value
 from tune.experiments.experiment import LOCK_FILE, no_log
 from tune.experiments.experiment import Experiment as SavedExperiment
-from tune.experiments.experiment_file import baseline_clips
-from tune.experiments.results import how_it_ended
+from tune.experiments.results import baseline_clips, how_it_ended
 from tune.report.scales import Scale, scale_of
 from tune.search.finalists import Verdict
 from tune.search.records import TrialRecord

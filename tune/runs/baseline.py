@@ -13,7 +13,7 @@ from trainer.scoring.part import chosen_clips, enough_clips
 from trainer.training.window import FRAMES_PER_SECOND, GUARD_CLIPS, varies, window_frames, window_problem
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import Baseline
-from tune.experiments.experiment_file import write_baseline_clips
+from tune.experiments.results import write_baseline_clips
 from tune.runs.session import Session, finite
 from tune.util.errors import ResourceError, UserError, error_line, first_line
 from tune.workers.inputs import TrialInputs

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.data.clips import ClipTable
     from tune.cluster.resources import TrialResources
-    from tune.experiments.plan import Plan
+    from tune.runs.plan import Plan
     from tune.space.settings import SchedulerSettings
 
 _SHOWN_TRIALS = 3

@@ -12,8 +12,8 @@ from trainer.scoring.alignment import ClipErrors
 from trainer.training.checkpoints import CONFIG_FILE, UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned
-from tune.experiments.experiment_file import parse_clips
 from tune.experiments.object_stores.object_store import StorageError
+from tune.experiments.results import parse_clips
 from tune.search.finalists import Repeat, judge_finalists, repeat_settings
 from tune.search.records import trial_of
 from tune.util.cloud_errors import cloud_errors

@@ -15,8 +15,8 @@ from tune.experiments.results import source_table
 from tune.util.console import say
 
 if TYPE_CHECKING:
-    from tune.experiments.plan import Plan
     from tune.experiments.state import SearchState
+    from tune.runs.plan import Plan
     from tune.search.records import TrialRecord
 
 

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from tune.experiments.experiment import Experiment, OpenExperiment, find_experiment
-from tune.experiments.plan import TRIAL, Plan, absolute_guards
+from tune.experiments.options import TRIAL
+from tune.experiments.paths import absolute_guards
 from tune.experiments.warm_start import WarmStart
 from tune.runs.finish import is_owed
+from tune.runs.plan import Plan
 from tune.space.space import space_of_one
 from tune.util.errors import ExperimentError
 

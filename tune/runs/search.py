@@ -11,9 +11,9 @@ from rich.console import Console
 from trainer.scoring.objectives import objective_value
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import HeldOutMeasured, TrialProposed
-from tune.experiments.plan import TRIAL
-from tune.runs.averages import measure_average
+from tune.experiments.options import TRIAL
 from tune.runs.baseline import in_worker, measure_baseline, measure_held_out, measure_untouched
+from tune.runs.candidates import judge_guards, measure_average
 from tune.runs.data import guard_config
 from tune.runs.final_round import (
     choose_export,
@@ -23,7 +23,6 @@ from tune.runs.final_round import (
     set_aside_leftovers,
 )
 from tune.runs.finish import finish
-from tune.runs.guards import judge_guards
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import SearchDisplay
 from tune.runs.session import Session, finite, sync_the_rest, target_of
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.train import Evaluation
     from tune.experiments.experiment import OpenExperiment
-    from tune.experiments.plan import Plan
+    from tune.runs.plan import Plan
     from tune.search.guards import Guard
     from tune.search.records import Records, TrialRecord
     from tune.search.searcher import EarlierTrial

@@ -19,10 +19,8 @@ from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, check_shared, gpu_precision, joined_address, ray_session
 from tune.experiments.events import Baseline, Data, Prepared, SearchEnded, SessionStarted
 from tune.experiments.experiment import OpenExperiment
-from tune.experiments.experiment_file import DROPPED_FILE, write_experiment_file
-from tune.experiments.folder import RESULTS_FILE
+from tune.experiments.folder import DROPPED_FILE, RESULTS_FILE
 from tune.experiments.mlflow_store import check_store
-from tune.experiments.plan import Plan
 from tune.experiments.results import write_results
 from tune.runs.data import (
     load_guards,
@@ -34,6 +32,7 @@ from tune.runs.data import (
 )
 from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
+from tune.runs.plan import Plan, write_experiment_file
 from tune.runs.uploader import Uploader
 from tune.tracking.sync import Sync, Target
 from tune.util.console import say, say_notes, set_task, short_path

@@ -14,7 +14,7 @@ from trainer.report import Decision
 from trainer.scoring.objectives import objective_value
 from tune.cluster.progress_channel import FAILED, ProgressReader
 from tune.experiments.events import TrialEnded, TrialStarted
-from tune.experiments.plan import TRIAL
+from tune.experiments.options import TRIAL
 from tune.runs.callback import SAVE_SECONDS, Listener
 from tune.runs.training_display import ERROR_FILE, TrainDisplay
 from tune.util.errors import error_line

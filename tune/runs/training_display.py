@@ -14,7 +14,7 @@ from rich.text import Text
 
 from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
-from tune.experiments.plan import TRIAL
+from tune.experiments.options import TRIAL
 from tune.runs.outcome import Outcome, print_no_gain, print_sources
 from tune.util.console import LiveDisplay, clock, say, short_path, short_value
 from tune.util.errors import error_line

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.scoring.objectives import words
 from tune.experiments.events import ResultsWritten
 from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, default_artifact_root, is_server
-from tune.experiments.plan import TRIAL
+from tune.experiments.options import TRIAL
 from tune.experiments.results import REPORT_FOLDER
 from tune.tracking.mlflow_connection import make_experiment, open_store, store_errors
 from tune.tracking.mlflow_runs import (

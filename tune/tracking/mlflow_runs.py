@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.objectives import named_rates, objective_value
 from tune.experiments.events import RATES, Entry, Evaluated, HeldOutMeasured, Prepared, TrialProposed
-from tune.experiments.plan import TRIAL
+from tune.experiments.options import TRIAL
 from tune.search.records import TrialRecord, role_of
 from tune.tracking.mlflow_texts import experiment_note, trial_note
 from tune.util.console import key_settings

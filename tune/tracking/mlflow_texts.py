@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainer.scoring.normalizers import rates_note
 from trainer.scoring.objectives import objective_value
-from tune.experiments.plan import TRIAL
+from tune.experiments.options import TRIAL
 from tune.search.records import listed
 from tune.util.console import clock, key_settings, short_source
 from tune.util.errors import error_line

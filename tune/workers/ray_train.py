@@ -19,7 +19,7 @@ from trainer.training.distributed import TIMEOUT_SECONDS, private_folder
 from tune.cluster.progress_channel import Driver
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.folder import TRIALS_FOLDER
-from tune.experiments.plan import TRIAL
+from tune.experiments.options import TRIAL
 from tune.workers.trainable import train_worker
 from tune.workers.worker_group import SECONDARY_ERRORS
 

@@ -27,7 +27,7 @@ def test_help_imports_nothing_that_takes_seconds(words: list[str]) -> None:
         assert sorted({"rich", *PLANNING} & set(done.stderr.split())) == []
 
 
-PLANNING = {"tune.experiments.plan", "tune.experiments.state", "tune.experiments.events", "tune.space.space"}
+PLANNING = {"tune.runs.plan", "tune.experiments.state", "tune.experiments.events", "tune.space.space"}
 HEAVY = (
     "torch transformers datasets evaluate ray optuna mlflow deepspeed numpy scipy pandas pyarrow plotly jinja2 "
     "sqlalchemy huggingface_hub fsspec requests"

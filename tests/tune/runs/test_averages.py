@@ -22,7 +22,7 @@ from tune.export.model_card import model_card
 from tune.report.experiment import load_experiment
 from tune.report.writer import make_report
 from tune.runs import finish as finish_module
-from tune.runs.averages import measure_average
+from tune.runs.candidates import measure_average
 from tune.runs.final_round import choose_export, compare
 from tune.runs.finish import find_finished
 from tune.runs.outcome import Outcome

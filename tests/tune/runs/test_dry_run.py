@@ -17,10 +17,10 @@ from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from tune.cli import main
 from tune.cluster.resources import TrialResources
-from tune.experiments.plan import Plan
 from tune.experiments.storage import Storage
 from tune.runs.data import look_at_clips, what_clips_show
 from tune.runs.dry_run import describe_cost, estimate_samples
+from tune.runs.plan import Plan
 from tune.space.settings import SchedulerSettings
 from tune.util.errors import UserError
 from tune.workers.inputs import shared_folders

@@ -23,7 +23,7 @@ from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
 from tune.experiments.log import read_log
 from tune.runs import finish as finish_module
-from tune.runs.averages import measure_average
+from tune.runs.candidates import measure_average
 from tune.runs.final_round import compare, plan_final_round
 from tune.runs.finish import find_finished, finish
 from tune.runs.resume import resume

@@ -35,8 +35,8 @@ from tune.experiments.log import parse
 from tune.report.experiment import load_experiment
 from tune.report.writer import make_report
 from tune.runs import finish as finish_module
+from tune.runs.candidates import judge_guards
 from tune.runs.final_round import choose_export, compare
-from tune.runs.guards import judge_guards
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
 from tune.search.guards import Guard, Measured, choose, trade

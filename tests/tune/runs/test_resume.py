@@ -17,13 +17,13 @@ from test_state_machine import begun, made_search
 
 from tune.cli import main
 from tune.commands.search import read_options, search_parser
-from tune.experiments.experiment_file import write_experiment_file
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import fold
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.options import SearchOptions
-from tune.experiments.plan import settled
+from tune.experiments.paths import settled
 from tune.experiments.storage import Storage
+from tune.runs.plan import write_experiment_file
 from tune.search.budgets import Budgets
 from tune.search.guards import Guard
 

@@ -42,15 +42,13 @@ from tune.cluster.resources import TrialResources
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import Baseline, Data, ExportChosen, Prepared, SessionStarted, TrialsOver
 from tune.experiments.experiment import OpenExperiment
-from tune.experiments.experiment_file import write_experiment_file
 from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
 from tune.experiments.log import parse, read_log
-from tune.experiments.plan import Plan
 from tune.experiments.results import results_of
 from tune.experiments.storage import Storage
 from tune.runs import finish as finish_module
-from tune.runs.averages import measure_average
 from tune.runs.callback import SearchCallback
+from tune.runs.candidates import measure_average
 from tune.runs.final_round import (
     choose_export,
     compare,
@@ -59,6 +57,7 @@ from tune.runs.final_round import (
     set_aside_leftovers,
 )
 from tune.runs.finish import finish, finish_if_owed
+from tune.runs.plan import Plan, write_experiment_file
 from tune.runs.ray_tune import RayStopper
 from tune.runs.resume import resume
 from tune.runs.session import session_started

@@ -16,8 +16,7 @@ from tune.cluster.progress_channel import EVALUATED, FAILED, SAVED, START
 from tune.experiments.events import SessionStarted, TrialEnded, TrialStarted
 from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import ExperimentFolder
-from tune.experiments.options import SearchOptions
-from tune.experiments.plan import TRIAL
+from tune.experiments.options import TRIAL, SearchOptions
 from tune.experiments.storage import Storage
 from tune.runs.resume import resume
 from tune.runs.training import TrainingWatch

@@ -1,11 +1,14 @@
-"""The mean of the weights of the winner's repeats: one more candidate of the final round, with a score of its own.
+"""What could be exported is measured: the mean of the winner's repeats, and all of it on guards.
 
-It is measured once. What is exported is chosen by `SearchState.best`: the mean where its WER is no higher than theirs.
+The mean is one more candidate of the final round, with a score of its own; it is measured once. What is exported is
+chosen by `SearchState.best`: the mean where its WER is no higher than theirs. Guards are data that is not trained on.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,22 +16,35 @@ import ray.exceptions
 
 from trainer.scoring.objectives import objective_value
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import CheckpointSaved, Evaluated, TrialEnded, TrialProposed, TrialStarted
+from tune.experiments.events import (
+    CheckpointSaved,
+    Evaluated,
+    GuardMeasured,
+    GuardsJudged,
+    TrialEnded,
+    TrialProposed,
+    TrialStarted,
+)
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.object_stores.object_store import StorageError
 from tune.runs.session import finite
 from tune.runs.trials import folder_suffix
+from tune.search.guards import choose
 from tune.search.records import listed, trial_of
 from tune.util.cloud_errors import cloud_errors
 from tune.util.errors import UserError, error_line
 
 if TYPE_CHECKING:
+    from trainer.train import Evaluation
     from tune.experiments.experiment import OpenExperiment
+    from tune.search.guards import Guard
     from tune.search.records import TrialRecord
     from tune.workers.averages import Measured
 
 MeasureMean: TypeAlias = "Callable[[dict[str, Any], Sequence[str], str, float], Measured]"
 """See `tune.workers.averages.measure_mean`, with settings in place of inputs and files."""
+MeasureOnGuard: TypeAlias = "Callable[[Guard, TrialRecord | None], tuple[Evaluation, str]]"
+"""The base model (no run) or a run on a guard; and what tells its clips from others."""
 
 
 def measuring_failures() -> tuple[type[BaseException], ...]:
@@ -95,3 +111,48 @@ def _proposed(experiment: OpenExperiment, runs: Sequence[TrialRecord]) -> TrialR
         TrialProposed(trial_id=name, config=runs[0].config, kind="average", members=members)
     )
     return state.run(name)
+
+
+def judge_guards(
+    experiment: OpenExperiment,
+    measure: MeasureOnGuard,
+    say: Callable[[str], None],
+    show: Callable[[str, float, float], None],
+) -> None:
+    """Measure the base model and all that could be exported on the session's guards, and choose what is exported.
+
+    No budget ends this: without it nothing that keeps the guards is known.
+
+    Args:
+        experiment: whose repeats and their mean are measured.
+        measure: does it.
+        say: told what comes of it.
+        show: told what is done now, and how many of how many measurements are.
+    """
+    state = experiment.log.state
+    if not state.open_guards:
+        return
+    runs = state.guard_runs
+    wanted = [(guard, run) for guard in state.options.guard for run in (None, *runs)]
+    for done, (guard, run) in enumerate(wanted):
+        name, began = run.trial_id if run else None, time.time()
+        show(f"{name or 'the base model'} on the guard {guard.data}", done, len(wanted))
+        if (name, guard.data) in state.guards:
+            continue
+        event = GuardMeasured(guard=guard.data, run=name, rates={})
+        try:
+            found, digest = measure(guard, run)
+            event = dataclasses.replace(event, rates=finite(found.rates), clips_digest=digest)
+            if (clips := found.utterances) is not None:
+                event = dataclasses.replace(
+                    event, errors=clips.word_errors.tolist(), words=clips.words.tolist()
+                )
+        except measuring_failures() as error:  # it keeps no guard
+            event = dataclasses.replace(event, text=error_line(str(error)))
+            say(
+                f"warning: {name or 'the base model'} is not measured on the guard {guard.data}: {event.text}"
+            )
+        experiment.log.append(dataclasses.replace(event, seconds=time.time() - began))
+    models = {run.trial_id: state.traded(run.trial_id) for run in runs}
+    experiment.log.append(GuardsJudged(run=choose(models), models=models))
+    say(state.guards_text)

@@ -5,40 +5,37 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import BUDGETS, MODEL_SHORT_NAMES, TrainConfig
-from trainer.mix import is_mix, read_mix
+import yaml
+
+from trainer.config import BUDGETS, TrainConfig
 from trainer.optimizers import check_installed, notes_on_methods
+from tune.experiments.folder import EXPERIMENT_FILE
 from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
-from tune.search.guards import Guard
+from tune.experiments.options import SearchOptions
+from tune.experiments.paths import PATH_SETTINGS, absolute_guards, settled
+from tune.experiments.storage import Storage, dated_name
+from tune.search.budgets import describe_duration
 from tune.search.scheduler import LEAST_STEPS, rung_grid
 from tune.space.parameters import FloatParameter, Parameter
 from tune.util.console import short_path, short_value
-from tune.util.errors import ConfigError, ExperimentError, ResourceError, SpaceError
+from tune.util.errors import ConfigError, ResourceError, SpaceError, option_words
 
 if TYPE_CHECKING:
     from tune.cluster.resources import TrialResources
+    from tune.experiments.events import Prepared
     from tune.experiments.experiment import Experiment
     from tune.experiments.folder import ExperimentFolder
-    from tune.experiments.options import SearchOptions
-    from tune.experiments.storage import Storage
     from tune.experiments.warm_start import WarmStart
     from tune.space.space import SearchSpace
 
-TRIAL = "001"
-"""A training is the only trial of its experiment."""
-_OPTIONAL_PATHS = ("splits", "audio_dir", "noise_dir", "impulse_dir")
-PATH_SETTINGS = ("model", "data", "cache_dir", *_OPTIONAL_PATHS)
-"""Settings that may be paths, which are made absolute."""
 _AUGMENT = ("augment", "augment_strength")
 _OF_ENGINE = ("optimizer", "method")
 """Settings of which DeepSpeed does not run all values."""
-EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TOLD = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
 """Settings of a training that are always shown; others where they are not the default."""
 _NOT_TOLD = (
@@ -364,7 +361,7 @@ def make_plan(
     base = settled(base)
     stem = f"train-{base.model.rstrip('/').rsplit('/', 1)[-1]}" if training else space.path.stem
     name = name or dated_name(stem)
-    folder = new_experiment("--name" if training else "--experiment", name, storage)
+    folder = storage.new_experiment("--name" if training else "--experiment", name)
     load_processor(base)
     # Both are settled here: more trials on resume change neither.
     guards = absolute_guards(options.guard, base.data)
@@ -391,87 +388,50 @@ def make_plan(
     return plan
 
 
-def new_experiment(option: str, name: str, storage: Storage) -> ExperimentFolder:
-    """The place of an experiment that is not there yet.
-
-    Raises:
-        ExperimentError: the name, given by `option`, cannot be one, or is taken.
-        StorageError: the storage cannot be used.
-    """
-    if not EXPERIMENT_NAME.fullmatch(name):
-        raise ExperimentError(
-            f"{option} {name!r}: use letters, digits, '.', '_' and '-', beginning with a letter or digit"
-        )
-    storage.check(write=True)
-    folder = storage.experiment(name)
-    if folder.exists():
-        copy = f" and its working copy {folder.path}" if folder.remote and folder.path.exists() else ""
-        raise ExperimentError(
-            f"{option} {name}: exists already in {storage.text}; choose another name, go on with it by "
-            f"--resume {name}, or remove {folder.address}{copy}"
-        )
-    return folder
+def write_experiment_file(plan: Plan, prepared: Prepared) -> None:
+    """Write what was asked for and resolved, with a command that does the same under another name."""
+    content = {
+        "experiment": plan.name,
+        "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "run_again": _command(plan),
+        "options": dataclasses.asdict(plan.options),
+        **dataclasses.asdict(prepared),
+    }
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    (plan.folder / EXPERIMENT_FILE).write_text(text, encoding="utf-8")
 
 
-def dated_name(stem: str) -> str:
-    """A name for an experiment where none is given: `stem` and the time."""
-    return f"{re.sub(r'[^A-Za-z0-9._-]', '-', stem)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-
-
-def settled(base: TrainConfig) -> TrainConfig:
-    """The same settings wherever a process runs, with a language of the data.
-
-    Where a data file gives each source a language and the settings' is none of them, it is the first: the model is
-    exported with it.
-
-    Raises:
-        DataError: the data file is wrong.
-    """
-    paths = {key: absolute_source(getattr(base, key)) for key in ("model", "data")}
-    for key in _OPTIONAL_PATHS:
-        if (path := getattr(base, key)) is not None:
-            paths[key] = str(_home_known(path).absolute())
-    base = base.replace(**paths, cache_dir=str(Path(base.cache_dir).expanduser().absolute()))
-    if not is_mix(base.data):
-        return base
-    own = [source.settings.get("language") for source in read_mix(base.data).sources]
-    return base if None in own or base.language in own else base.replace(language=own[0])
-
-
-def absolute_source(source: str) -> str:
-    """A path made absolute, since trials run in folders of their own; names of models and data sets unchanged."""
-    if source in MODEL_SHORT_NAMES:  # also where a folder here has that name
-        return source
-    path = _home_known(source)
-    return str(path.absolute()) if path.exists() or path.is_absolute() else source
-
-
-def absolute_guards(guards: Sequence[Guard], data: str) -> list[Guard]:
-    """The same wherever a process runs; ConfigError where one is the data that is trained on, or given twice."""
-    found: list[Guard] = []
-    for given in guards:
-        guard = dataclasses.replace(given, data=absolute_source(given.data))
-        if same_source(guard.data, data):
-            raise ConfigError(f"--guard {guard.data}: is the data that is trained on; give data that is not")
-        if any(same_source(guard.data, other.data) for other in found):
-            raise ConfigError(f"--guard {guard.data}: is given twice; give each data once")
-        found.append(guard)
-    return found
-
-
-def same_source(first: str, second: str) -> bool:
-    """Whether two ways to name data mean the same: paths, however they are written and behind links, or names."""
-    return first == second or _place(first) == _place(second)
-
-
-def _place(source: str) -> str:
-    path = _home_known(source)
-    return str(path.resolve()) if path.exists() else source
-
-
-def _home_known(path: str) -> Path:
-    """The path with `~` in full; as it is where nobody has this name, which is told once it is looked for."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
+def _command(plan: Plan) -> str:
+    """A command line that runs the same under another name, from any folder."""
+    options, usual = plan.options, SearchOptions()
+    if options.kind == "training":
+        words = option_words(workers=options.workers_per_trial)
+        return shlex.join(["tune-whisper", "train", f"--from={plan.name}", *words]) + plan.storage.option
+    given: dict[str, Any] = {
+        field.name: value
+        for field in dataclasses.fields(options)
+        if (value := getattr(options, field.name)) != getattr(usual, field.name)
+        and field.name not in ("space", "settings", "budgets", "guard")
+    }
+    budgets = options.budgets
+    if not options.n_finalists:
+        given.pop("repeats", None)
+    settings = {
+        key: getattr(plan.base, key) if key in PATH_SETTINGS else value
+        for key, value in options.settings.items()
+    }
+    plateau = budgets.plateau_trials
+    words = option_words(
+        space=plan.folder / "space.yaml",
+        trials=options.trials,
+        **{name: value for name, value in given.items() if name != "trials"},
+        time_budget=None if budgets.seconds is None else describe_duration(budgets.seconds),
+        gpu_hours=budgets.gpu_hours,
+        plateau=plateau,
+        plateau_points=budgets.plateau_points if plateau is not None else None,
+        guard=list(map(str, options.guard)),
+        storage=plan.storage.address,
+        address=plan.address,
+        settings=settings,
+    )
+    return shlex.join(["tune-whisper", *words])

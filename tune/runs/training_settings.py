@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer.config import BUDGETS, SPLIT_SETTINGS, TrainConfig
 from tune.experiments.experiment import Experiment
-from tune.experiments.plan import same_source
+from tune.experiments.paths import same_source
 from tune.search.records import TrialRecord, trial_of
 from tune.util.errors import ExperimentError
 
