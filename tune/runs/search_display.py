@@ -68,7 +68,7 @@ class SearchDisplay(LiveDisplay):
             parts.append(f"about {clock(left)} left")
         return " · ".join([*parts, *filter(None, [self._trouble()])])
 
-    def _render(self) -> Group:
+    def __rich__(self) -> Group:
         trials, best = self._records.all(), self._records.best()
         # What does not fit would be cut off at the bottom, where the running trials are.
         shown = most_telling(trials, best, self._console.height - 5)

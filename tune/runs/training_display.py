@@ -40,7 +40,7 @@ class TrainDisplay(LiveDisplay):
         self._told = self._started
         self._first: tuple[float, int] | None = None
 
-    def _render(self) -> Text:
+    def __rich__(self) -> Text:
         return Text(self.summary(), style="bold")
 
     def restart(self) -> None:

@@ -132,7 +132,7 @@ class ProgressBar:
         self._bar.start()
 
     def update(self, done: float, total: float) -> None:
-        """Tell how much of how much is done in this phase."""
+        """How much of how much is done in this phase."""
         self.show(self._phase, done, total)
 
     def show(self, phase: str, done: float, total: float) -> None:
@@ -170,12 +170,8 @@ class LiveDisplay(abc.ABC):
             live.stop()
 
     @abc.abstractmethod
-    def _render(self) -> RenderableType:
-        """What is live now."""
-
     def __rich__(self) -> RenderableType:
-        """What rich asks anew at each drawing."""
-        return self._render()
+        """What is live now; rich asks anew at each drawing."""
 
     def event(self, text: str) -> None:
         """Print one line, which may hold rich's markup, with the time since the start; within a second where
