@@ -1,7 +1,7 @@
 """Small faults planted in the code, one at a time, and whether the tests see them.
 
     python tools/mutants.py draw                 # write mutants.json: 30 faults, those that the code still has stay
-    python tools/mutants.py run [--only 3 17]    # for each: the tests of its room, in a copy of the checkout
+    python tools/mutants.py run [--only 3 17]    # for each: the tests of its room, in a clone of the last commit
 
 A fault is one changed operator, constant or condition in the code of decisions, resume, loss, batches, scoring,
 splits or export, drawn with a seed. Tests of the mutated file's folder run first those named after it, and end at
@@ -16,7 +16,6 @@ import io
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -65,7 +64,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "checkout"
-        copy_checkout(copy)
+        subprocess.run(["git", "clone", "-q", "--shared", ROOT, copy], check=True)
+        if (ROOT.parent / "shared").is_dir():  # data
+            (copy.parent / "shared").symlink_to(ROOT.parent / "shared")
         for number, mutant in enumerate(mutants, 1):
             if arguments.only and number not in arguments.only:
                 continue
@@ -178,16 +179,6 @@ def own_tests(mutant: dict[str, Any], copy: Path) -> list[str]:
     name = str(module).replace("/", ".")
     every = sorted(room.glob("test_*.py"), key=lambda path: (name not in path.read_text(), path))
     return [str(path.relative_to(copy)) for path in every]
-
-
-def copy_checkout(target: Path) -> None:
-    """The tracked files, and a link to the data beside the checkout."""
-    names = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True)
-    for name in names.stdout.splitlines():
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, target / name)
-    if (ROOT.parent / "shared").is_dir():
-        (target.parent / "shared").symlink_to(ROOT.parent / "shared")
 
 
 if __name__ == "__main__":
