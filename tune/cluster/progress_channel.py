@@ -173,7 +173,6 @@ class ProgressReader(threading.Thread):
         """Why no more messages are fetched: whoever asks then waits for ever, so all must end."""
 
     def run(self) -> None:
-        """The thread's life."""
         import ray
 
         while self.error is None and not self._done.is_set():

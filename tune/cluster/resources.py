@@ -112,12 +112,10 @@ class TrialResources:
 
     @property
     def gpus_per_worker(self) -> float:
-        """GPUs of one process."""
         return self.gpus / self.workers
 
     @property
     def cpus_per_worker(self) -> float:
-        """CPUs of one process."""
         return self.cpus / self.workers
 
     @property

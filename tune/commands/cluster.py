@@ -36,7 +36,6 @@ _ACTIONS = {
 
 
 def cluster_parser(action: str = "") -> argparse.ArgumentParser:
-    """Arguments of `tune-whisper cluster ACTION`."""
     parser = Parser(
         prog=f"tune-whisper cluster {action}".strip(),
         description=_ACTIONS[action],
@@ -60,7 +59,6 @@ def cluster_parser(action: str = "") -> argparse.ArgumentParser:
 
 
 def cluster(words: list[str]) -> int:
-    """Run `tune-whisper cluster ...`; returns the exit code."""
     action = words[0] if words and words[0] in _ACTIONS else ""
     run = {"scale": _scale, "create": _create, "delete": _delete}.get(action, _show)
     run(cluster_parser(action).parse_args(words[bool(action) :]), make_console())

@@ -72,7 +72,6 @@ def export_parser() -> argparse.ArgumentParser:
 
 
 def export(words: list[str]) -> int:
-    """Run `tune-whisper export`; returns the exit code, 1 where a format could not be made or drifted."""
     problems = run(words)
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)

@@ -24,8 +24,6 @@ _DELETED = "is relative to the job's working directory, which Ray deletes with t
 
 @dataclasses.dataclass(kw_only=True)
 class JobRequest:
-    """What a job runs."""
-
     words: list[str]
     """The arguments of `tune-whisper` there: as given, but for the names of `files`, with the experiment's name."""
     name: str

@@ -101,7 +101,6 @@ def connect_to(arguments: argparse.Namespace) -> JobSubmissionClient:
 
 
 def submit(words: list[str]) -> int:
-    """Send a search as a job; returns the exit code."""
     cut = words.index("--") if "--" in words else len(words)
     if cut == len(words) and not {"-h", "--help"} & set(words):
         raise ConfigError(
@@ -161,7 +160,6 @@ def _ended(job: JobDetails) -> str:
 
 
 def status(words: list[str]) -> int:
-    """Show one job; returns the exit code."""
     arguments = job_parser("status").parse_args(words)
     job = find_job(connect_to(arguments), arguments.job)
     if arguments.json:
@@ -176,7 +174,6 @@ def status(words: list[str]) -> int:
 
 
 def logs(words: list[str]) -> int:
-    """Show a job's output; returns the exit code."""
     arguments = job_parser("logs").parse_args(words)
     address = cluster_address(arguments.address)
     client = connect_to(arguments)
@@ -189,7 +186,6 @@ def logs(words: list[str]) -> int:
 
 
 def stop(words: list[str]) -> int:
-    """Stop a job; returns the exit code."""
     arguments = job_parser("stop").parse_args(words)
     client = connect_to(arguments)
     job = find_job(client, arguments.job)
@@ -202,7 +198,6 @@ def stop(words: list[str]) -> int:
 
 
 def list_jobs(arguments: argparse.Namespace) -> int:
-    """List a cluster's jobs, by the arguments of `tune-whisper list`; returns the exit code."""
     jobs = cluster_jobs.list_jobs(connect_to(arguments), everyone=arguments.all)
     if arguments.json:
         print(_as_json([vars(job) for job in jobs]))
@@ -220,7 +215,6 @@ def _as_json(fields: object) -> str:
 
 
 def _job_table(jobs: Sequence[JobDetails]) -> Table:
-    """One line for each job."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("job", "state", "started", "took", "what"):
         table.add_column(column, overflow="fold")

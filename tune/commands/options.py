@@ -55,7 +55,6 @@ def add_storage(parser: Any, default: str | None = DEFAULT_STORAGE) -> None:
 def add_tracking_uri(
     parser: Any, text: str = "MLflow store (default: $MLFLOW_TRACKING_URI, else in the experiment)"
 ) -> None:
-    """`--tracking-uri`."""
     parser.add_argument("--tracking-uri", metavar="URI", help=text)
 
 

@@ -50,7 +50,6 @@ _FIXED_BY_EXPERIMENT = (
 
 
 def search_parser() -> argparse.ArgumentParser:
-    """Arguments of the search itself."""
     parser = Parser(
         prog="tune-whisper",
         description="Search hyperparameters for fine-tuning Whisper: every trial is a real fine-tuning, judged by WER.",

@@ -80,12 +80,10 @@ def train_parser() -> argparse.ArgumentParser:
 
 
 def train(words: list[str]) -> int:
-    """Run `tune-whisper train`; the exit code."""
     return exit_code(run(words))
 
 
 def run(words: list[str]) -> Outcome:
-    """The training that the words ask for."""
     arguments = train_parser().parse_args(words)
     settings = read_options(arguments)
 

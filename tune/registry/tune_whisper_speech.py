@@ -26,7 +26,6 @@ class SpeechModel:
     """What `mlflow.pyfunc.load_model` wraps."""
 
     def __init__(self, pipeline: Any) -> None:
-        """`pipeline` is transformers' one for speech recognition."""
         self._pipeline = pipeline
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> list[str]:

@@ -100,7 +100,6 @@ def cluster_errors(address: str) -> Iterator[None]:
 
 
 def _explain(error: Exception) -> str:
-    """What an error of Ray's client or of HTTP means."""
     from requests import exceptions
 
     said = first_line(error)
@@ -138,7 +137,6 @@ def get_json(client: JobSubmissionClient, path: str) -> Any:
 
 
 def cluster_versions(client: JobSubmissionClient) -> tuple[str, str]:
-    """Versions of Ray and Python on the cluster."""
     found = get_json(client, "/api/v0/cluster_metadata")
     return get_json(client, "/api/version")["ray_version"], found.get("data", found)["pythonVersion"]
 

@@ -65,7 +65,6 @@ def vertex_sdk(address: str, project: str | None, location: str | None) -> Itera
 
 
 def _explain(error: BaseException) -> str:
-    """What an error of Google's libraries says, and what to do."""
     from google.api_core import exceptions
     from google.auth.exceptions import GoogleAuthError
 

@@ -53,7 +53,6 @@ def read_cluster(client: JobSubmissionClient) -> ClusterView:
 
 
 def print_cluster(view: ClusterView, console: Console) -> None:
-    """The nodes as a table, the totals, the versions."""
     table = Table("node", "role", "CPUs", "GPUs", "GPU type", "memory", box=None, pad_edge=False)
     for node in view.nodes:
         role, memory = "head" if node.head else "worker", f"{node.memory / 2**30:.1f} GiB"

@@ -151,7 +151,6 @@ class _Range:
         return self.number(min(high, near))
 
     def resolve(self: _Self, default_learning_rate: float) -> _Self:
-        """The range with `auto` replaced by numbers."""
         low, high = self.low, self.high
         if low is None:
             low = float(f"{default_learning_rate / AUTO_FACTOR:.6g}")
@@ -197,7 +196,6 @@ class _Range:
         return FloatDistribution(low, high, log=self.log, step=self.step)
 
     def describe(self) -> str:
-        """The range in words."""
         step = "" if self.step is None else f", in steps of {self.step:g}"
         near = "the model's default" if self.prior == AUTO else self.prior
         prior = "" if near is None else f", most likely near {near if isinstance(near, str) else f'{near:g}'}"
@@ -211,7 +209,6 @@ class _Range:
         return f"{low} to " + ("ten times the model's default" if self.high is None else f"{self.high:g}")
 
     def to_dict(self) -> dict[str, Any]:
-        """The parameter as a space file writes it."""
         bounds = {
             name: AUTO if value is None else value for name, value in (("low", self.low), ("high", self.high))
         }
@@ -226,15 +223,11 @@ class _Range:
 
 
 class FloatParameter(_Range):
-    """A range of numbers, both ends included."""
-
     kind = "float"
     number = float
 
 
 class IntParameter(_Range):
-    """A range of whole numbers, both ends included."""
-
     kind = "int"
     number = int
 
@@ -260,7 +253,6 @@ class ChoiceParameter:
         return []
 
     def contains(self, value: Any) -> bool:
-        """Whether `value` is one of the choices."""
         return value in self.values
 
     def nearest(self, value: Any) -> Any:
@@ -271,7 +263,6 @@ class ChoiceParameter:
         return min(numbers, key=lambda choice: abs(choice - value), default=self.values[0])
 
     def resolve(self, default_learning_rate: float) -> ChoiceParameter:
-        """The choice with `auto` replaced by the number (for a learning rate only)."""
         values = tuple(default_learning_rate if value is None else value for value in self.values)
         return dataclasses.replace(self, values=values)
 
@@ -280,17 +271,14 @@ class ChoiceParameter:
         return list(self.values)
 
     def to_optuna(self) -> CategoricalDistribution:
-        """The same choice for Optuna."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(self.values)
 
     def describe(self) -> str:
-        """The values in words."""
         return "one of " + ", ".join(show(value) for value in self.values) + describe_when(self.when)
 
     def to_dict(self) -> dict[str, Any]:
-        """The parameter as a space file writes it."""
         return {"type": "choice", "values": list(self.values), **_when_dict(self.when)}
 
 

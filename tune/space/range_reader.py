@@ -44,7 +44,6 @@ def checked(name: str, value: Any) -> Any:
 
 
 def _kind(name: str) -> type:
-    """The type of a field, or of a setting of a data source."""
     return field_type(name)[0] if name in FIELDS else float
 
 

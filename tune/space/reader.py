@@ -121,7 +121,6 @@ class SpaceReader:
         """Of each point: its node, and those of its values that can be used."""
 
     def read(self, root: yaml.MappingNode) -> None:
-        """Take in the top level."""
         points: yaml.Node | None = None
         for key, key_node, node in items(root, self.problems):
             if key in _SECTIONS:

@@ -138,7 +138,6 @@ class SearchSpace:
 
     @property
     def methods(self) -> list[str]:
-        """All that `method` can be in a trial, the usual one first."""
         found = self.parameters["method"].points() if "method" in self.parameters else None
         values = found or [self.fixed.get("method", TrainConfig.method)]
         return sorted(values, key=lambda value: value != TrainConfig.method)
@@ -338,7 +337,6 @@ def _find(name_or_path: str) -> Path:
 
 
 def _is_automatic(parameter: Parameter) -> bool:
-    """Whether a range of the learning rate has `auto` in it."""
     if isinstance(parameter, ChoiceParameter):
         return None in parameter.values
     return parameter.prior == AUTO or None in (parameter.low, parameter.high)

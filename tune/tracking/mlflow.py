@@ -226,12 +226,10 @@ def check_known(uri: str, experiment: str, created: float) -> None:
 
 
 def experiment_key(created: float) -> str:
-    """What the tag `EXPERIMENT_KEY` holds."""
     return f"{created:.6f}"
 
 
 def _find_runs(client: MlflowClient, experiment_id: str, tag: str, value: str) -> list[HeldRun]:
-    """The experiment's runs with this tag, deleted ones too."""
     from mlflow.entities import ViewType
 
     query = f"tags.`{tag}` = '{value}'"
@@ -239,7 +237,6 @@ def _find_runs(client: MlflowClient, experiment_id: str, tag: str, value: str) -
 
 
 def held(run: Run) -> HeldRun:
-    """A run that MLflow's client returned."""
     info = run.info
     return HeldRun(
         run_id=info.run_id,

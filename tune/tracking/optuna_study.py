@@ -39,7 +39,6 @@ class OptunaStore(Store):
         """The trials in the study, in its order, with their ids there."""
 
     def sync(self, log: Log) -> None:
-        """See `Store.sync`."""
         if self.delivered == len(log.entries):
             return
         # Numbers are trials; an average of several, which no searcher proposed, is called otherwise.

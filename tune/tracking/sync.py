@@ -202,7 +202,6 @@ class Sync:
             raise TrackingError("\n".join(self._problems.values()))
 
     def _run(self) -> None:
-        """The thread's life."""
         try:
             with self._lock():
                 self._sync_all()
@@ -274,7 +273,6 @@ class Sync:
             yield
 
     def _undelivered(self) -> str | None:
-        """What is not delivered, why, and what to do, in one line."""
         target = self._target
         events = _from(target.folder.path / EVENTS_FILE, 0).count(b"\n")
         waiting = {name: events - number for name, number in self._delivered.items() if events > number}

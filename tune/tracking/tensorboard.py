@@ -39,7 +39,6 @@ class TensorBoardStore(Store):
         """Samples seen at the last of what was reported between evaluations."""
 
     def sync(self, log: Log) -> None:
-        """See `Store.sync`."""
         if not self.delivered:
             self._empty()
         saved, measured = log.saved, {}
@@ -104,7 +103,6 @@ class TensorBoardStore(Store):
         self._waiting.setdefault(run, []).append({"wall_time": moment, **content})
 
     def _write(self) -> None:
-        """Append what waits to the files."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 

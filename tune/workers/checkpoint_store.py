@@ -32,7 +32,6 @@ class CheckpointStore:
         self._name = ""
 
     def order(self) -> Order | None:
-        """What the driver wants."""
         return self._driver.order()
 
     def begin(self, samples_seen: int, step: int) -> Path:

@@ -77,18 +77,14 @@ def _ray_trainer(
             """Nothing: a worker that succeeds has left it by itself."""
 
     class GroupConfig(TorchConfig):
-        """Of the workers' process group."""
-
         @property
         def backend_cls(self) -> Any:
-            """What sets it up."""
             return Backend
 
     class SendToDriver(ray.train.UserCallback):
         """Runs in Ray Train's controller."""
 
         def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
-            """Send what went wrong."""
             driver.failed(root_failure(worker_exceptions))
 
     driver = Driver(channel, TRIAL)
@@ -130,7 +126,6 @@ def _report(failure: Exception) -> str:
 
 
 def _work(inputs: TrialInputs, files: CheckpointFiles, driver: Driver, scratch: str) -> None:
-    """One worker's part."""
     import ray.train
 
     context = ray.train.get_context()

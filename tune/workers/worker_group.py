@@ -55,7 +55,6 @@ class Worker:
         self._scratch = ""
 
     def address(self) -> Address:
-        """Where this is."""
         import ray
 
         with socket.socket() as free:
