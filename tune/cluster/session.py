@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
+from trainer.memory import BF16_CAPABILITY, gpu_capability
 from tune.cluster.resources import Node
 from tune.util.console import say
 from tune.util.environment import changed_environment, worker_environment
@@ -225,8 +226,6 @@ def alive_nodes() -> list[Node]:
 def gpu_precision() -> str:
     """What `precision: auto` is for trials on any of the nodes that have GPUs now; `auto` where none says."""
     import ray
-
-    from trainer.memory import BF16_CAPABILITY, gpu_capability
 
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
     found = _on_nodes(nodes, gpu_capability, num_gpus=_SOME_GPU).values()

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from tune.commands.jobs import connect_to
 from tune.commands.options import Parser, add_dashboard, add_vertex
+from tune.remote.vertex import vertex_sdk
+from tune.remote.view import print_cluster, read_cluster
 from tune.util.console import make_console, say
 from tune.util.errors import ConfigError, first_line
 
@@ -66,9 +69,6 @@ def cluster(words: list[str]) -> int:
 
 
 def _show(arguments: argparse.Namespace, console: Console) -> None:
-    from tune.commands.jobs import connect_to
-    from tune.remote.view import print_cluster, read_cluster
-
     view = read_cluster(connect_to(arguments))
     if arguments.json:
         print(json.dumps(dataclasses.asdict(view), indent=2))
@@ -78,8 +78,6 @@ def _show(arguments: argparse.Namespace, console: Console) -> None:
 
 def _create(arguments: argparse.Namespace, console: Console) -> None:
     """Give the SDK's `create_ray_cluster` what a file says, in the SDK's own words."""
-    from tune.remote.vertex import vertex_sdk
-
     file = _read(arguments.file)
     name = file["cluster_name"]
     with vertex_sdk(name, arguments.project, arguments.location) as (vertex_ray, full_name):
@@ -128,8 +126,6 @@ def _described(pool: Resources) -> str:
 
 
 def _scale(arguments: argparse.Namespace, console: Console) -> None:
-    from tune.remote.vertex import vertex_sdk
-
     name, workers = arguments.name, arguments.workers
     with vertex_sdk(name, arguments.project, arguments.location) as (vertex_ray, full_name):
         pools = vertex_ray.get_ray_cluster(full_name).worker_node_types
@@ -146,8 +142,6 @@ def _scale(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def _delete(arguments: argparse.Namespace, console: Console) -> None:
-    from tune.remote.vertex import vertex_sdk
-
     with vertex_sdk(arguments.name, arguments.project, arguments.location) as (vertex_ray, full_name):
         question = f"Delete {full_name}, with the searches that run on it and what is on its disks?"
         if _confirmed(console, question, yes=arguments.yes):

@@ -7,6 +7,13 @@ import contextlib
 import functools
 
 from tune.commands.options import Parser, add_results, add_settings, add_storage, hand_out
+from tune.evaluation.evaluation import run_evaluation
+from tune.evaluation.page import evaluation_page
+from tune.evaluation.plan import plan_evaluation
+from tune.evaluation.tables import print_evaluation
+from tune.experiments.models import open_model
+from tune.runs.finish import find_finished
+from tune.util.console import make_console
 from tune.util.errors import ConfigError, check_least
 
 JSON_FILE = "evaluation.json"
@@ -76,13 +83,6 @@ def evaluate(words: list[str]) -> int:
         raise ConfigError(
             f"--output {arguments.output}: holds a model, whose figures stay; give another folder"
         )
-    from tune.evaluation.evaluation import run_evaluation
-    from tune.evaluation.page import evaluation_page
-    from tune.evaluation.plan import plan_evaluation
-    from tune.evaluation.tables import print_evaluation
-    from tune.experiments.models import open_model
-    from tune.runs.finish import find_finished
-    from tune.util.console import make_console
 
     with contextlib.ExitStack() as stack:
         model, baseline = (

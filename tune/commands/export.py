@@ -8,6 +8,10 @@ from pathlib import Path
 
 from trainer.conversion.formats import CONVERTED, FORMATS, resolve_targets
 from tune.commands.options import Parser, add_storage, output_folder
+from tune.export.export import export_existing, export_trial
+from tune.export.hub import push_to_hub
+from tune.runs.finish import find_finished
+from tune.util.console import make_console, say
 from tune.util.errors import EXIT_FAILED, ConfigError, ModelError
 
 _EPILOG = """\
@@ -83,9 +87,6 @@ def run(words: list[str]) -> list[str]:
     options = export_parser().parse_args(words)
     _check_options(options)
     targets = resolve_targets(options.format, options.quantization)
-    from tune.export.export import export_existing, export_trial
-    from tune.runs.finish import find_finished
-    from tune.util.console import make_console
 
     console = make_console()
     if options.from_model is not None:
@@ -157,8 +158,6 @@ def push(words: list[str]) -> int:
     if not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "no such folder"
         raise ModelError(f"{arguments.folder}: {what}; give a folder that `tune-whisper export` wrote")
-    from tune.export.hub import push_to_hub
-    from tune.util.console import make_console, say
 
     url = push_to_hub(folder, arguments.repo, private=arguments.private, message=arguments.message)
     say(make_console(), f"pushed {arguments.folder} to {url}")

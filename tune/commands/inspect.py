@@ -8,7 +8,11 @@ import functools
 from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
+from trainer.data.streaming.stream import is_far, keep_sample
+from trainer.inspection.inspection import inspect_data
 from tune.commands.options import Parser, add_results, add_settings, add_storage, hand_out, read_settings
+from tune.inspection.page import inspection_page
+from tune.inspection.tables import print_inspection, suspicious_list, to_dict
 from tune.util.console import ProgressBar, make_console
 from tune.util.errors import check_least
 
@@ -67,8 +71,6 @@ def inspect(words: list[str]) -> int:
             **read_settings(arguments, ("data", "model", "language")),
         }
     )
-    from tune.inspection.page import inspection_page
-    from tune.inspection.tables import print_inspection, suspicious_list, to_dict
 
     inspection = _inspect(config, arguments)
     hand_out(
@@ -86,9 +88,6 @@ def inspect(words: list[str]) -> int:
 
 def _inspect(config: TrainConfig, arguments: argparse.Namespace) -> Inspection:
     """Look at the data, with progress on standard error."""
-    from trainer.data.streaming.stream import is_far, keep_sample
-    from trainer.inspection.inspection import inspect_data
-
     given, note, sample = config, None, arguments.sample
     with ProgressBar(make_console(error=True), "reading the data") as progress:
         if sample is not None and is_far(config.data):

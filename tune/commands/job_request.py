@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import MODEL_SHORT_NAMES
+from trainer.config_file import read_config_file
 from trainer.optimizers import extra_of
+from tune.commands import search, train
 from tune.experiments.options import SearchOptions
 from tune.experiments.storage import EXPERIMENT_NAME, dated_name
 from tune.remote.client import JobError
 from tune.remote.package import refuse_password
+from tune.space.space import load_space, packaged_spaces
 from tune.util.errors import ConfigError
 
 _HOME_STORAGE = "~/experiments"
@@ -66,11 +69,8 @@ def read_request(words: Sequence[str]) -> JobRequest:
 
 
 def _search(words: Sequence[str]) -> JobRequest:
-    from tune.commands.search import read_options, search_parser
-    from tune.space.space import load_space, packaged_spaces
-
-    arguments = _parse(search_parser(), words)
-    asked = SearchOptions().changed(read_options(arguments))
+    arguments = _parse(search.search_parser(), words)
+    asked = SearchOptions().changed(search.read_options(arguments))
     asked.check(resumed=arguments.resume is not None)
     if arguments.resume:
         return _request(words, arguments, arguments.resume, {}, {})
@@ -88,11 +88,8 @@ def _search(words: Sequence[str]) -> JobRequest:
 
 
 def _training(words: Sequence[str]) -> JobRequest:
-    from trainer.config_file import read_config_file
-    from tune.commands.train import read_options, train_parser
-
-    arguments = _parse(train_parser(), words[1:])
-    settings, config = read_options(arguments), arguments.config
+    arguments = _parse(train.train_parser(), words[1:])
+    settings, config = train.read_options(arguments), arguments.config
     if arguments.resume:
         return _request(words, arguments, arguments.resume, {}, {})
     name = arguments.name or dated_name(f"train-{config.stem}" if config else "train")

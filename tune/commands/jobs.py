@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from tune.commands.job_request import read_request
 from tune.commands.options import Parser, add_dashboard
 from tune.remote import jobs as cluster_jobs
 from tune.remote.client import (
@@ -27,6 +28,8 @@ from tune.remote.client import (
     version_difference,
 )
 from tune.remote.jobs import ENTRYPOINT, find_job, job_name, job_state
+from tune.remote.package import check_environment, pinned_requirements, stage
+from tune.remote.vertex import job_client
 from tune.util.console import clock, make_console, say
 from tune.util.errors import EXIT_FAILED, EXIT_INTERRUPTED, ConfigError
 from tune.util.redact import hide_password
@@ -95,7 +98,6 @@ def connect_to(arguments: argparse.Namespace) -> JobSubmissionClient:
     address = cluster_address(arguments.address)
     if not address.startswith("vertex_ray://"):
         return connect(address)
-    from tune.remote.vertex import job_client
 
     return job_client(address, arguments.project, arguments.location)
 
@@ -107,8 +109,6 @@ def submit(words: list[str]) -> int:
             "submit: put -- before the search's arguments: tune-whisper submit --address URL -- --space ..."
         )
     arguments = job_parser("submit").parse_args(words[:cut])
-    from tune.commands.job_request import read_request
-    from tune.remote.package import check_environment, pinned_requirements, stage
 
     environment = check_environment(arguments.env)
     request = read_request(words[cut + 1 :])

@@ -8,9 +8,15 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
+from rich.table import Table
+
+from tune.commands.jobs import list_jobs
 from tune.commands.options import Parser, add_dashboard, add_storage
+from tune.experiments.listing import list_experiments
 from tune.experiments.storage import DEFAULT_STORAGE, Storage
 from tune.remote.client import ADDRESSES
+from tune.util.console import clock, make_console, say
 from tune.util.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -58,16 +64,11 @@ def list_all(words: list[str]) -> int:
     if arguments.storage is not None and of_jobs:
         raise ConfigError(f"--{of_jobs[0]}: is for jobs, --storage for experiments; give one of them")
     if of_jobs or (arguments.storage is None and any(os.environ.get(name) for name in ADDRESSES)):
-        from tune.commands.jobs import list_jobs
-
         return list_jobs(arguments)
     return _list_experiments(arguments.storage or Storage.parse(DEFAULT_STORAGE), as_json=arguments.json)
 
 
 def _list_experiments(storage: Storage, *, as_json: bool) -> int:
-    from tune.experiments.listing import list_experiments
-    from tune.util.console import make_console, say
-
     if storage.folder is not None and storage.folder.exists():
         storage.check()
     lines = list_experiments(storage)
@@ -90,11 +91,6 @@ def _list_experiments(storage: Storage, *, as_json: bool) -> int:
 
 
 def experiment_table(lines: list[ExperimentLine]) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from tune.util.console import clock
-
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("experiment", "state"):
         table.add_column(name, overflow="fold")

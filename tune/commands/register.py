@@ -6,6 +6,9 @@ import argparse
 from pathlib import Path
 
 from tune.commands.options import Parser, add_storage, add_tracking_uri
+from tune.registry.register import register as register_model
+from tune.runs.finish import find_finished
+from tune.util.console import make_console
 
 _EPILOG = """\
 The model is logged onto the MLflow run of its trial, where the store has that; docs/mlflow.md shows how it is loaded,
@@ -36,9 +39,6 @@ def register_parser() -> argparse.ArgumentParser:
 
 def register(words: list[str]) -> int:
     arguments = register_parser().parse_args(words)
-    from tune.registry.register import register as register_model
-    from tune.runs.finish import find_finished
-    from tune.util.console import make_console
 
     register_model(
         arguments.model,

@@ -6,8 +6,15 @@ import argparse
 import sys
 from pathlib import Path
 
+from trainer.files import check_room
 from tune.commands.options import Parser, add_storage
+from tune.experiments.object_stores.object_store import StorageError
+from tune.report.experiment import load_experiment
+from tune.report.writer import make_report, save_report
+from tune.runs.finish import find_finished
+from tune.util.console import make_console, say, short_path
 from tune.util.errors import ConfigError
+from tune.util.files import writing
 
 
 def report_parser() -> argparse.ArgumentParser:
@@ -31,12 +38,6 @@ def report_parser() -> argparse.ArgumentParser:
 
 def report(words: list[str]) -> int:
     arguments = report_parser().parse_args(words)
-    from trainer.files import check_room
-    from tune.report.experiment import load_experiment
-    from tune.report.writer import make_report, save_report
-    from tune.runs.finish import find_finished
-    from tune.util.console import make_console, say, short_path
-    from tune.util.files import writing
 
     output: Path | None = arguments.output
     if output is not None:
@@ -53,8 +54,6 @@ def report(words: list[str]) -> int:
         say(console, line)
     say(console, f"report    {short_path(page)}")
     if output is None:
-        from tune.experiments.object_stores.object_store import StorageError
-
         running = made.experiment.stage in ("running", "unfinished")  # elsewhere, where all else is written
         try:
             folder.upload(page.parent.name if running else "")

@@ -5,6 +5,12 @@ from __future__ import annotations
 import argparse
 
 from tune.commands.options import Parser, add_storage, add_tracking_uri
+from tune.experiments.experiment import Experiment, find_experiment
+from tune.experiments.mlflow_store import absolute_tracking_uri
+from tune.experiments.results import run_ids, write_results
+from tune.tracking.mlflow import check_known
+from tune.tracking.sync import Sync, Target, store_names
+from tune.util.console import make_console
 
 
 def sync_parser() -> argparse.ArgumentParser:
@@ -25,12 +31,6 @@ def sync_parser() -> argparse.ArgumentParser:
 
 def sync(words: list[str]) -> int:
     arguments = sync_parser().parse_args(words)
-    from tune.experiments.experiment import Experiment, find_experiment
-    from tune.experiments.mlflow_store import absolute_tracking_uri
-    from tune.experiments.results import run_ids, write_results
-    from tune.tracking.mlflow import check_known
-    from tune.tracking.sync import Sync, Target, store_names
-    from tune.util.console import make_console
 
     folder = find_experiment(arguments.experiment, arguments.storage)
     experiment, given = Experiment.read(folder), arguments.tracking_uri

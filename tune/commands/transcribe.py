@@ -17,6 +17,8 @@ from trainer.data.audio import SAMPLE_RATE, AudioError
 from trainer.transcription.transcribe import Transcriber, find_recordings, find_speech, read_recording
 from trainer.transcription.transcripts import SUFFIXES, Transcript, mark_differences, write
 from tune.commands.options import Parser, add_storage
+from tune.experiments.models import open_model
+from tune.runs.finish import find_finished
 from tune.util.console import ProgressBar, clock, make_console, say
 from tune.util.errors import EXIT_FAILED, ConfigError, check_least
 from tune.util.files import check_folder, write_whole, writing
@@ -121,9 +123,6 @@ def _targets(recordings: dict[Path, Path], arguments: argparse.Namespace) -> dic
 
 def _load(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> list[Transcriber]:
     """The model, and the one it is compared with, in the same language."""
-    from tune.experiments.models import open_model
-    from tune.runs.finish import find_finished
-
     models: list[Transcriber] = []
     for name in (arguments.model, arguments.compare):
         if name:

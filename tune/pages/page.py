@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.scoring.objectives import words
 from tune.pages.figures import THEMES
+from tune.util.console import clock
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -37,8 +38,6 @@ def render_page(template: str, title: str, lead: str, *, task: str = "transcribe
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from plotly.offline import get_plotlyjs
-
-    from tune.util.console import clock
 
     environment = Environment(
         loader=PackageLoader("tune.pages"),

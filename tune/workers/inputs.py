@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import SOUNDS, TEXT_SETTINGS
+from trainer.memory import PRETENDED_GPUS, use_share_of_gpu
 from tune.util.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ class TrialInputs:
         import ray
         import torch
 
-        from trainer.memory import use_share_of_gpu
-
         check_gpu()
         # Ray itself sets one thread for all.
         torch.set_num_threads(max(1, int(self.cpus)))
@@ -70,8 +69,6 @@ def check_gpu() -> None:
     """Check that PyTorch can use the GPU that Ray, which counts them by the driver alone, gave this process."""
     import ray
     import torch
-
-    from trainer.memory import PRETENDED_GPUS
 
     context = ray.get_runtime_context()
     if (
