@@ -45,16 +45,16 @@ def found_or_built(folder: Path, build: Callable[[Path], None], *, needs: str | 
                 return True
             _remove_forgotten(folder.parent)
             # Where the disk knows no locks, others may be building the same.
-            partial = unfinished(
-                folder if alone else folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}")
-            )
+            own = "" if alone else f".{uuid.uuid4().hex[:8]}"
+            partial = folder.parent / f".{folder.name}{own}.unfinished"
             _build(folder, partial, build, needs)
             return False
     except OSError as error:
         told = f"cache_dir={str(folder.parent)!r}:"
         if error.errno in FULL:
             raise DataError(
-                f"{told} the features do not fit ({error.strerror}); free some space, or set cache_dir to another disk"
+                f"{told} the features do not fit ({error.strerror}); free some space and run again, which goes on "
+                "where it was, or set cache_dir to another disk"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise DataError(
@@ -73,31 +73,22 @@ def is_complete(folder: Path, needs: str | None = None) -> bool:
         return False
 
 
-def unfinished(folder: Path) -> Path:
-    """Where a folder is built."""
-    return folder.parent / f".{folder.name}.unfinished"
-
-
 def _build(folder: Path, partial: Path, build: Callable[[Path], None], needs: str | None) -> None:
-    try:
-        partial.mkdir(exist_ok=True)
-        build(partial)
-        paths = sorted(partial.iterdir())
-        for path in paths:
-            flush(path)
-        files = {path.name: _seal(path) for path in paths}
-        target = partial / MANIFEST
-        target.write_text(json.dumps({"files": files}, ensure_ascii=False, indent=1), encoding="utf-8")
-        flush(target)
-        flush(partial)
-        # Without locks another process may have finished first.
-        if not is_complete(folder, needs):
-            shutil.rmtree(folder, ignore_errors=True)  # damaged, or without what is needed
-            partial.replace(folder)
-            flush(folder.parent)
-    except OSError:
-        shutil.rmtree(partial, ignore_errors=True)  # a full disk has no use for half of it
-        raise
+    partial.mkdir(exist_ok=True)
+    build(partial)
+    paths = sorted(partial.iterdir())
+    for path in paths:
+        flush(path)
+    files = {path.name: _seal(path) for path in paths}
+    target = partial / MANIFEST
+    target.write_text(json.dumps({"files": files}, ensure_ascii=False, indent=1), encoding="utf-8")
+    flush(target)
+    flush(partial)
+    # Without locks another process may have finished first.
+    if not is_complete(folder, needs):
+        shutil.rmtree(folder, ignore_errors=True)  # damaged, or without what is needed
+        partial.replace(folder)
+        flush(folder.parent)
     shutil.rmtree(partial, ignore_errors=True)
 
 

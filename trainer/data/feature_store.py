@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, DecodedAudio, read_audio
+from trainer.data.audio import AudioError, AudioSource, DecodedAudio
 from trainer.data.clip import Clip
 from trainer.data.clips import ClipTable
 from trainer.data.drops import Drop
-from trainer.data.features import count_frames, extract_features, extractor_settings
+from trainer.data.features import extract_features, extractor_settings
 from trainer.data.grouping import audio_key
 from trainer.data.parallel import over_clips
 from trainer.files import flush
@@ -40,8 +40,6 @@ SHARD_CLIPS = 1_000
 FEATURES, WAVEFORMS = "f16", "i16"
 _SMALL = 1000
 """Up to so many clips are done in this process: others take some seconds to start."""
-_ESTIMATED_BY = 32
-"""Clips of each split that are decoded to estimate how long they are."""
 
 
 def features_key(table: ClipTable, extractor: WhisperFeatureExtractor) -> str:
@@ -55,38 +53,6 @@ def features_key(table: ClipTable, extractor: WhisperFeatureExtractor) -> str:
         for clip in clips:
             digest.update(json.dumps([clip.identity(seen), clip.name, clip.text]).encode())
     return digest.hexdigest()[:24]
-
-
-def estimated_bytes(table: ClipTable, extractor: WhisperFeatureExtractor, *, waveforms: bool = False) -> int:
-    """About as much disk as the features of a table take, from the times of its clips or the lengths of some.
-
-    Args:
-        table: the clips.
-        extractor: the model's.
-        waveforms: whether those of the training clips are kept too.
-    """
-    frames = samples = 0.0
-    for role, clips in table.splits.items():
-        # Inside a table audio is read from the beginning: all of the file would be otherwise.
-        inside = any(clip.embedded for clip in clips)
-        some = clips[:_ESTIMATED_BY] if inside else clips[:: max(1, len(clips) // _ESTIMATED_BY)]
-        lengths = [_length(clip, extractor) for clip in some]
-        mean = sum(lengths) / max(1, len(lengths))
-        frames += len(clips) * count_frames(extractor, round(mean))
-        samples += len(clips) * mean * (role == "train")
-    return round(2 * frames * int(extractor.feature_size) + 2 * samples * waveforms)
-
-
-def _length(clip: Clip, extractor: WhisperFeatureExtractor) -> int:
-    """Samples; none of a clip that cannot be used."""
-    longest = window_seconds(extractor)
-    if clip.span is not None and clip.span.end is not None:
-        seconds = clip.span.end - clip.span.start
-        return round(seconds * SAMPLE_RATE) if 0 < seconds <= longest else 0
-    try:
-        return len(read_audio(clip.source(), max_seconds=longest))
-    except AudioError:
-        return 0
 
 
 def build_features(

@@ -11,14 +11,13 @@ import dataclasses
 import functools
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE
-from trainer.data.cache import found_or_built, is_complete, unfinished
+from trainer.data.cache import found_or_built, is_complete
 from trainer.data.clip import Clip
 from trainer.data.clips import ClipTable, load_clips
 from trainer.data.columns import PLAIN, Origin
@@ -27,7 +26,6 @@ from trainer.data.feature_store import (
     FEATURES,
     WAVEFORMS,
     build_features,
-    estimated_bytes,
     features_key,
     needed_file,
     read_index,
@@ -36,8 +34,6 @@ from trainer.data.feature_store import (
 from trainer.data.kept_splits import encode_splits
 from trainer.data.labels import TOO_LONG_TEXT, Labels, check_languages, make_labels
 from trainer.data.parallel import check_main_guard
-from trainer.errors import DataError
-from trainer.files import nearest_folder
 from trainer.model.pretrained import load_model_config
 from trainer.model.processor import load_processor, window_seconds
 
@@ -349,40 +345,6 @@ def is_prepared(config: TrainConfig, *, table: ClipTable | None = None, waveform
     table = table or load_clips(config)
     folder = _features_folder(config, table, load_processor(config).feature_extractor)
     return is_complete(folder, needed_file(table, waveforms))
-
-
-def tell_disk_needed(
-    config: TrainConfig, tables: Sequence[ClipTable], *, waveforms: bool = False
-) -> str | None:
-    """How much disk what `prepare` computes will take, in words; None where it is all in the cache.
-
-    Args:
-        config: its cache and model count.
-        tables: clips, of which the first are trained on.
-        waveforms: whether those of the training clips are kept.
-
-    Raises:
-        DataError: the cache has no room for so much.
-        ModelError: the model cannot be found.
-    """
-    extractor, clips, needed = load_processor(config).feature_extractor, 0, 0
-    for table in tables:
-        kept = waveforms and table is tables[0]
-        if not is_prepared(config, table=table, waveforms=kept):
-            clips += table.total
-            needed += estimated_bytes(table, extractor, waveforms=kept)
-            begun = unfinished(_features_folder(config, table, extractor))
-            needed -= sum(path.stat().st_size for path in begun.glob("*"))
-    if not clips:
-        return None
-    free = shutil.disk_usage(nearest_folder(Path(config.cache_dir).expanduser())).free
-    told = f"{clips:,} clips take about {max(needed, 0) / 1e9:.2g} GB in {config.cache_dir}, which has {free / 1e9:.3g}"
-    if needed > free:
-        raise DataError(
-            f"cache_dir={config.cache_dir!r}: the features of {told} GB free; free some space, or set cache_dir to "
-            "another disk"
-        )
-    return f"features: those of {told} GB free"
 
 
 def find_features(

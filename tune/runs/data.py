@@ -67,27 +67,6 @@ def load_table(base: TrainConfig, *, augments: bool) -> ClipTable:
     return table
 
 
-def say_disk_needed(
-    base: TrainConfig,
-    table: ClipTable,
-    guards: Mapping[str, SplitClips],
-    console: Console,
-    *,
-    augments: bool,
-) -> None:
-    """Tell how much disk features will take that are not in the cache yet.
-
-    Raises:
-        DataError: there is no room for them.
-        ModelError: the model cannot be found.
-    """
-    from trainer.data.prepared import tell_disk_needed
-
-    tables = [table, *(each.table for each in guards.values())]
-    if told := tell_disk_needed(base, tables, waveforms=augments):
-        say(console, told)
-
-
 def guard_config(base: TrainConfig, guard: Guard) -> TrainConfig:
     """The settings with which a guard is read and measured: the search's, without what tells of its own data."""
     usual = TrainConfig()

@@ -15,7 +15,7 @@ from rich.console import Console
 from trainer.scoring.translation import TRANSLATE
 from tune.cluster.session import this_machine
 from tune.experiments.mlflow_store import check_store
-from tune.runs.data import describe_guard, load_guards, look_at_clips, say_disk_needed, what_clips_show
+from tune.runs.data import describe_guard, load_guards, look_at_clips, what_clips_show
 from tune.search.budgets import describe_duration
 from tune.search.records import Records
 from tune.search.scheduler import TRIAL_ID, describe_rungs
@@ -115,7 +115,6 @@ def show_plan(plan: Plan, console: Console) -> None:
         say(console, f"guard {describe_guard(guard, found.name, len(found.clips))}")
         say_notes(console, found.notes)
     say_notes(console, notes)
-    say_disk_needed(plan.base, table, guards, console, augments=plan.augments)
     say(
         console,
         f"data: {', '.join(f'{count:,} {name}' for name, count in counts.items())} clips, before their audio is read",

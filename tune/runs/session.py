@@ -27,7 +27,6 @@ from tune.runs.data import (
     load_table,
     prepare_features,
     prepare_guards,
-    say_disk_needed,
     what_clips_show,
 )
 from tune.runs.finish import finish
@@ -92,7 +91,6 @@ class Session:
                     check_store(plan.tracking_uri)
                 table = load_table(plan.base, augments=plan.augments)
                 guard_clips = load_guards(plan.base, guards)
-                say_disk_needed(plan.base, table, guard_clips, console, augments=plan.augments)
             outer.enter_context(ray_session(console, plan.address))
             stack = outer.enter_context(contextlib.ExitStack())
             if plan.storage.folder is not None:

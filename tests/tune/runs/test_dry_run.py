@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,11 +10,8 @@ import numpy as np
 import pytest
 import soundfile
 from plans import search_plan
-from small_disks import mounted
 
 from trainer.config import TrainConfig
-from trainer.data.prepared import prepare
-from tune.cli import main
 from tune.cluster.resources import TrialResources
 from tune.experiments.storage import Storage
 from tune.runs.data import look_at_clips, what_clips_show
@@ -113,32 +109,3 @@ def test_what_changed_clips_need_is_known_before_anything_starts(tmp_path: Path)
     kept = cast(Any, SimpleNamespace(folder=tmp_path / "features"))
     assert shared_folders(noisy, kept, augments=True) == [kept.folder, folder]
     assert shared_folders(noisy, kept, augments=False) == [kept.folder]
-
-
-def test_disk_for_features_is_told_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--space", "lr_batch", "--trials", "1", "--storage", str(tmp_path / "experiments")]
-    with mounted(tmp_path / "disk", "size=1m") as disk:
-        for more in (["--dry-run"], []):
-            assert main([*words, "--set", f"cache_dir={disk}/cache", *more]) == 2
-            [line] = capsys.readouterr().err.splitlines()
-            told = re.fullmatch(
-                rf"error: cache_dir='{disk}/cache': the features of 992 clips take about (0\.\d+) GB in .*, which "
-                r"has 0\.00105 GB free; free some space, or set cache_dir to another disk",
-                line,
-            )
-            assert told, line
-            assert not list(disk.iterdir())
-    assert not (tmp_path / "experiments").exists()
-    cache = tmp_path / "cache"
-    settings: dict[str, Any] = {"cache_dir": str(cache), "max_train_clips": 40, "max_eval_clips": 16}
-    words += ["--dry-run", *(f"--set={name}={value}" for name, value in settings.items())]
-    assert main(words) == 0
-    told = r"features: those of (\d+) clips take about (\S+) GB in \S+, which has \S+ GB free"
-    found = re.search(told, " ".join(capsys.readouterr().out.split()))
-    assert found
-    data = prepare(TrainConfig(**settings))
-    real = sum(path.stat().st_size for path in data.folder.glob("*.f16"))
-    assert int(found[1]) == data.total
-    assert float(found[2]) * 1e9 == pytest.approx(real, rel=0.1)
-    assert main(words) == 0
-    assert "features: those of" not in capsys.readouterr().out
