@@ -17,22 +17,8 @@ from typing import Any, Literal
 
 from trainer.bounds import AUTOMATIC, BOUNDS, POSITIVE, convert, in_bounds, read_weights, with_weights
 from trainer.deepspeed import resolve_deepspeed
-from trainer.errors import ConfigError, DataError, ModelError, UserError
+from trainer.errors import ConfigError
 from trainer.languages import resolve_language
-
-__all__ = [
-    "MODEL_SHORT_NAMES",
-    "SPLIT_SETTINGS",
-    "ConfigError",
-    "DataError",
-    "ModelError",
-    "TrainConfig",
-    "UserError",
-    "check_value",
-    "field_docs",
-    "field_type",
-    "nearest_field",
-]
 
 BUDGETS = ("epochs", "max_steps", "max_samples", "max_hours")
 """Settings of which one says how long a training is."""

@@ -11,16 +11,8 @@ raised with the same words. Nothing heavy is imported until something runs.
 """
 
 from trainer.config import TrainConfig
-from tune.util.errors import (
-    ConfigError,
-    DataError,
-    ExperimentError,
-    ModelError,
-    ResourceError,
-    SpaceError,
-    TrackingError,
-    UserError,
-)
+from trainer.errors import ConfigError, DataError, ModelError, UserError
+from tune.util.errors import ExperimentError, ResourceError, SpaceError, TrackingError
 from tune_whisper.experiment import Experiment, Trial, load_experiment
 from tune_whisper.running import search, train
 

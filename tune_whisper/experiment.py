@@ -92,8 +92,8 @@ class Experiment:
         Raises:
             UserError: it cannot be written, or a format could not be made or drifted, as `tune-whisper export` tells.
         """
+        from trainer.errors import UserError
         from tune.commands.export import run
-        from tune.util.errors import UserError
 
         words = [self.name, f"--output={os.fspath(output)}", f"--storage={self.storage}"]
         words += [f"--format={name}" for name in formats]

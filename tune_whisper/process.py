@@ -10,8 +10,8 @@ import sys
 import threading
 from pathlib import Path
 
+from trainer.errors import UserError
 from tune.util.environment import use_ray_token
-from tune.util.errors import UserError
 
 
 def main(answer: str, command: str, *words: str) -> None:

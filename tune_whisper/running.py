@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tune.util.errors import SpaceError, UserError, option_words
+from trainer.errors import UserError
+from tune.util.errors import SpaceError, option_words
 from tune_whisper.experiment import Experiment, load_experiment
 
 _Path = str | os.PathLike[str]

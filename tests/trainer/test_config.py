@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainer.config import (
-    ConfigError,
-    TrainConfig,
-    check_value,
-    describe_field,
-    field_docs,
-    field_type,
-    nearest_field,
-)
+from trainer.config import TrainConfig, check_value, describe_field, field_docs, field_type, nearest_field
+from trainer.errors import ConfigError
 
 SHARES = (
     "mask_time_prob mask_feature_prob augment augment_speed augment_reverb augment_noise augment_telephone "

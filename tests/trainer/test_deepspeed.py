@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.config import ConfigError, TrainConfig
+from trainer.config import TrainConfig
 from trainer.deepspeed import AUTO, PACKAGED, check_engine, engine_settings, packaged_file, zero_stage
+from trainer.errors import ConfigError
 
 #: Settings of the engine itself: no trial changes them.
 ENGINE = {"stage", "overlap_comm", "contiguous_gradients", "stage3_gather_16bit_weights_on_model_save"}

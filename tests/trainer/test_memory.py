@@ -13,8 +13,9 @@ from distributed_run import little_memory
 from processes import run_workers
 from training import evaluate, train
 
-from trainer.config import ConfigError, TrainConfig
+from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
+from trainer.errors import ConfigError
 from trainer.memory import (
     CPU_CLIPS,
     GPU_CLIPS,

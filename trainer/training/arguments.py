@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
-from trainer.config import ConfigError, TrainConfig
+from trainer.config import TrainConfig
 from trainer.deepspeed import engine_settings, join_on_cpu
+from trainer.errors import ConfigError
 from trainer.model.whisper import resolve_precision
 from trainer.training.batches import BatchPlan
 from trainer.training.distributed import TIMEOUT_SECONDS

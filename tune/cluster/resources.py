@@ -7,7 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tune.util.errors import ConfigError, ResourceError
+from trainer.errors import ConfigError
+from tune.util.errors import ResourceError
 
 Node = Mapping[str, float]
 """Ray's resources of a node: `CPU`, `GPU` and others."""

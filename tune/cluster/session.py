@@ -18,11 +18,12 @@ from typing import Any
 
 from rich.console import Console
 
+from trainer.command import EXIT_FAILED
 from trainer.memory import BF16_CAPABILITY, gpu_capability
 from tune.cluster.resources import Node
 from tune.util.console import say
 from tune.util.environment import changed_environment, worker_environment
-from tune.util.errors import EXIT_FAILED, ResourceError
+from tune.util.errors import ResourceError
 from tune.util.redact import hide_password
 
 _PROBE_SECONDS = 5.0

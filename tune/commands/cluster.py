@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from trainer.errors import ConfigError
 from tune.commands.jobs import connect_to
 from tune.commands.options import Parser, add_dashboard, add_vertex
 from tune.remote.vertex import vertex_sdk
 from tune.remote.view import print_cluster, read_cluster
 from tune.util.console import make_console, say
-from tune.util.errors import ConfigError, first_line
+from tune.util.errors import first_line
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform.vertex_ray.util.resources import Resources

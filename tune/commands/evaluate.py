@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import functools
 
+from trainer.errors import ConfigError
 from tune.commands.options import Parser, add_results, add_settings, add_storage, hand_out
 from tune.evaluation.evaluation import run_evaluation
 from tune.evaluation.page import evaluation_page
@@ -14,7 +15,7 @@ from tune.evaluation.tables import print_evaluation
 from tune.experiments.models import open_model
 from tune.runs.finish import find_finished
 from tune.util.console import make_console
-from tune.util.errors import ConfigError, check_least
+from tune.util.errors import check_least
 
 JSON_FILE = "evaluation.json"
 PAGE_FILE = "evaluation.html"

@@ -6,13 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
+from trainer.command import EXIT_FAILED
 from trainer.conversion.formats import CONVERTED, FORMATS, resolve_targets
+from trainer.errors import ConfigError, ModelError
 from tune.commands.options import Parser, add_storage, output_folder
 from tune.export.export import export_existing, export_trial
 from tune.export.hub import push_to_hub
 from tune.runs.finish import find_finished
 from tune.util.console import make_console, say
-from tune.util.errors import EXIT_FAILED, ConfigError, ModelError
 
 _EPILOG = """\
 The folder is a Hugging Face model with its model card. Every other --format is a folder of its own below it, with a

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer.config import MODEL_SHORT_NAMES
 from trainer.config_file import read_config_file
+from trainer.errors import ConfigError
 from trainer.optimizers import extra_of
 from tune.commands import search, train
 from tune.experiments.options import SearchOptions
@@ -18,7 +19,6 @@ from tune.experiments.storage import EXPERIMENT_NAME, dated_name
 from tune.remote.client import JobError
 from tune.remote.package import refuse_password
 from tune.space.space import load_space, packaged_spaces
-from tune.util.errors import ConfigError
 
 _HOME_STORAGE = "~/experiments"
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".yaml", ".yml")

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from trainer.command import EXIT_FAILED, EXIT_INTERRUPTED
+from trainer.errors import ConfigError
 from tune.commands.job_request import read_request
 from tune.commands.options import Parser, add_dashboard
 from tune.remote import jobs as cluster_jobs
@@ -31,7 +33,6 @@ from tune.remote.jobs import ENTRYPOINT, find_job, job_name, job_state
 from tune.remote.package import check_environment, pinned_requirements, stage
 from tune.remote.vertex import job_client
 from tune.util.console import clock, make_console, say
-from tune.util.errors import EXIT_FAILED, EXIT_INTERRUPTED, ConfigError
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:

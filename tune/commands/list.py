@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
+from trainer.errors import ConfigError
 from tune.commands.jobs import list_jobs
 from tune.commands.options import Parser, add_dashboard, add_storage
 from tune.experiments.listing import list_experiments
 from tune.experiments.storage import DEFAULT_STORAGE, Storage
 from tune.remote.client import ADDRESSES
 from tune.util.console import clock, make_console, say
-from tune.util.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from trainer.config import ConfigError, check_value
+from trainer.config import check_value
+from trainer.errors import ConfigError, UserError
+from trainer.files import write_whole
 from tune.experiments.storage import DEFAULT_STORAGE, Storage
-from tune.util.errors import UserError, option_name
-from tune.util.files import check_folder, write_whole, writing
+from tune.util.errors import option_name
+from tune.util.files import check_folder, writing
 
 if TYPE_CHECKING:
     from rich.console import Console

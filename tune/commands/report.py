@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from trainer.errors import ConfigError
 from trainer.files import check_room
 from tune.commands.options import Parser, add_storage
 from tune.experiments.object_stores.object_store import StorageError
@@ -13,7 +14,6 @@ from tune.report.experiment import load_experiment
 from tune.report.writer import make_report, save_report
 from tune.runs.finish import find_finished
 from tune.util.console import make_console, say, short_path
-from tune.util.errors import ConfigError
 from tune.util.files import writing
 
 

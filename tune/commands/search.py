@@ -6,7 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import ConfigError
+from trainer.command import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR
+from trainer.errors import ConfigError
 from tune.commands.options import (
     Parser,
     add_how,
@@ -16,7 +17,6 @@ from tune.commands.options import (
     given_options,
     read_settings,
 )
-from tune.util.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR
 
 if TYPE_CHECKING:
     from tune.runs.outcome import Outcome

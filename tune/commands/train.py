@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import ConfigError
+from trainer.errors import ConfigError
 from tune.commands.options import (
     FLAGS,
     Parser,

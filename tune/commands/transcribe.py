@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from trainer.command import EXIT_FAILED
 from trainer.config import TrainConfig, written_language
 from trainer.data.audio import SAMPLE_RATE, AudioError
+from trainer.errors import ConfigError
+from trainer.files import write_whole
 from trainer.transcription.transcribe import Transcriber, find_recordings, find_speech, read_recording
 from trainer.transcription.transcripts import SUFFIXES, Transcript, mark_differences, write
 from tune.commands.options import Parser, add_storage
 from tune.experiments.models import open_model
 from tune.runs.finish import find_finished
 from tune.util.console import ProgressBar, clock, make_console, say
-from tune.util.errors import EXIT_FAILED, ConfigError, check_least
-from tune.util.files import check_folder, write_whole, writing
+from tune.util.errors import check_least
+from tune.util.files import check_folder, writing
 
 if TYPE_CHECKING:
     from rich.console import Console

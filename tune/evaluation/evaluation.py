@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from trainer.errors import DataError
 from trainer.scoring.objectives import CHRF_ERROR
 from trainer.scoring.translation import ChrfCounts
 from tune.evaluation.plan import EvaluationPlan, check_columns
 from tune.util.console import ProgressBar, say_notes
-from tune.util.errors import DataError
 
 if TYPE_CHECKING:
     from trainer.data.split_data import SplitData

@@ -7,7 +7,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import BUDGETS, CLIP_SETTINGS, SPLIT_SETTINGS, ConfigError, TrainConfig
+from trainer.config import BUDGETS, CLIP_SETTINGS, SPLIT_SETTINGS, TrainConfig
+from trainer.errors import ConfigError
 from trainer.mix import is_mix
 from tune.experiments.paths import same_source
 from tune.space.reader import parse_set

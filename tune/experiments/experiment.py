@@ -16,6 +16,7 @@ import yaml
 
 from trainer.config import TrainConfig
 from trainer.data.kept_splits import SPLITS_FILE
+from trainer.files import is_locked
 from trainer.model.adapters import with_base
 from tune.experiments.events import Prepared
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
@@ -27,7 +28,7 @@ from tune.experiments.state import SearchState
 from tune.search.records import TrialRecord
 from tune.space.space import parse_space
 from tune.util.errors import ExperimentError, SpaceError
-from tune.util.files import LockedError, is_locked, own_lock
+from tune.util.files import LockedError, own_lock
 from tune.util.redact import without_password
 
 if TYPE_CHECKING:

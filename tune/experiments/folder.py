@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from trainer.files import take_lock, write_whole
 from tune.experiments.mlflow_store import DATABASE, default_artifact_root, relocate_artifacts
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError, inside
 from tune.util.environment import user_cache
 from tune.util.errors import ExperimentError
-from tune.util.files import take_lock, write_whole
 
 EXPERIMENT_FILE = "experiment.yaml"
 DROPPED_FILE = "dropped_clips.jsonl"

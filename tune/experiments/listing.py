@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainer.files import is_locked
 from trainer.scoring.objectives import WER
 from tune.experiments.experiment import LOCK_FILE, Experiment
 from tune.experiments.folder import EVENTS_FILE, EXPERIMENT_FILE, RESULTS_FILE, ExperimentFolder
@@ -16,7 +17,6 @@ from tune.experiments.object_stores.object_store import ObjectStore
 from tune.experiments.results import how_it_ended
 from tune.util.console import short_source
 from tune.util.errors import ExperimentError
-from tune.util.files import is_locked
 
 if TYPE_CHECKING:
     from tune.experiments.storage import Storage

@@ -11,14 +11,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import MODEL_SHORT_NAMES, ConfigError, TrainConfig
+from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.data.kept_splits import SPLITS_FILE
+from trainer.errors import ConfigError, ModelError
+from trainer.files import write_whole
 from trainer.model.adapters import ADAPTER_WEIGHTS
 from trainer.model.pretrained import find_model
 from tune.experiments.experiment import Experiment, Find, find_experiment
 from tune.experiments.folder import EXPERIMENT_FILE
-from tune.util.errors import ModelError
-from tune.util.files import read_object, write_whole
+from tune.util.files import read_object
 
 if TYPE_CHECKING:
     from tune.experiments.storage import Storage

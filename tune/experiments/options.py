@@ -7,11 +7,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from trainer.errors import ConfigError
 from tune.cluster.resources import ResourceRequest
 from tune.search.budgets import Budgets
 from tune.search.finalists import DEFAULT_COUNT, DEFAULT_REPEATS, LEAST_TRIALS
 from tune.search.guards import Guard
-from tune.util.errors import ConfigError, check_least
+from tune.util.errors import check_least
 
 TRIAL = "001"
 """A training is the only trial of its experiment."""

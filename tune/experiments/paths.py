@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
+from trainer.errors import ConfigError
 from trainer.mix import is_mix, read_mix
 from tune.search.guards import Guard
-from tune.util.errors import ConfigError
 
 _OPTIONAL_PATHS = ("splits", "audio_dir", "noise_dir", "impulse_dir")
 PATH_SETTINGS = ("model", "data", "cache_dir", *_OPTIONAL_PATHS)

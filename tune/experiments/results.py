@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.bounds import WEIGHT_OF
+from trainer.files import write_whole
 from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import CHRF_ERROR, WER
 from tune.experiments.folder import RESULTS_FILE
 from tune.search.records import Outcome, TrialRecord, trial_of
-from tune.util.files import read_object, write_whole
+from tune.util.files import read_object
 
 if TYPE_CHECKING:
     from trainer.train import Evaluation

@@ -14,6 +14,8 @@ from rich.console import Console
 
 from trainer.config import TrainConfig
 from trainer.conversion.formats import read_decoding
+from trainer.errors import ConfigError, DataError
+from trainer.files import write_whole
 from trainer.model.adapters import export_adapter, has_adapter
 from trainer.model.pretrained import find_model, model_path
 from trainer.scoring.objectives import objective_name
@@ -25,8 +27,8 @@ from tune.export.model_card import Rates, model_card
 from tune.search.finalists import objective_interval
 from tune.search.records import listed, role_of
 from tune.util.console import say, set_task
-from tune.util.errors import ConfigError, DataError, ExperimentError
-from tune.util.files import read_object, write_whole, writing
+from tune.util.errors import ExperimentError
+from tune.util.files import read_object, writing
 
 if TYPE_CHECKING:
     from trainer.conversion.formats import Target

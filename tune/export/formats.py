@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from trainer.config import DataError
 from trainer.conversion.formats import FORMATS, Target, convert, read_decoding
+from trainer.errors import DataError, UserError
 from tune.util.console import say
-from tune.util.errors import UserError, first_line
+from tune.util.errors import first_line
 
 if TYPE_CHECKING:
     from rich.status import Status

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainer.errors import UserError
 from tune.export.model_card import PLACE
-from tune.util.errors import UserError, first_line
+from tune.util.errors import first_line
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 """What an earlier push may have left and this one has not: `from_pretrained` could load it in place of the new."""

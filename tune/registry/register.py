@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
 from trainer.data.kept_splits import SPLITS_FILE
+from trainer.errors import ConfigError, ModelError
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
 from tune.experiments.experiment import Experiment, Find, find_experiment
@@ -25,7 +26,7 @@ from tune.experiments.results import run_ids
 from tune.tracking.mlflow_connection import make_experiment, open_store
 from tune.util.cloud_errors import cloud_errors
 from tune.util.console import say, short_source
-from tune.util.errors import ConfigError, ModelError, TrackingError, first_line
+from tune.util.errors import TrackingError, first_line
 from tune.util.files import read_object
 from tune.util.redact import hide_password
 

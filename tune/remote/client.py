@@ -10,7 +10,8 @@ import platform
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tune.util.errors import UserError, first_line
+from trainer.errors import UserError
+from tune.util.errors import first_line
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from trainer.errors import UserError
 from tune.remote.client import cluster_errors
-from tune.util.errors import UserError
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient

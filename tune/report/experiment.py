@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainer.files import is_locked
 from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import objective_value
 from tune.experiments.experiment import LOCK_FILE, no_log
@@ -17,7 +18,6 @@ from tune.report.scales import Scale, scale_of
 from tune.search.finalists import Verdict
 from tune.search.records import TrialRecord
 from tune.util.console import short_source
-from tune.util.files import is_locked
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder

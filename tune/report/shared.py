@@ -6,7 +6,8 @@ import datetime
 import shlex
 from typing import Any
 
-from trainer.config import ConfigError, TrainConfig
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError
 from trainer.scoring.normalizers import rates_note
 from trainer.scoring.objectives import objective_value, objective_words
 from tune.experiments.results import source_table

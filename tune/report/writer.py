@@ -6,13 +6,13 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainer.files import write_whole
 from trainer.scoring.objectives import words
 from tune.experiments.results import REPORT_FOLDER
 from tune.report.analysis import Analysis, Winner
 from tune.report.experiment import Experiment, load_experiment
 from tune.report.shared import state_text
 from tune.util.errors import ExperimentError
-from tune.util.files import write_whole
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder

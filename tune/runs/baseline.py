@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trainer.errors import UserError
 from trainer.model.pretrained import load_model_config
 from trainer.scoring.objectives import objective_value, objective_words
 from trainer.scoring.part import chosen_clips, enough_clips
@@ -15,7 +16,7 @@ from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import Baseline
 from tune.experiments.results import write_baseline_clips
 from tune.runs.session import Session, finite
-from tune.util.errors import ResourceError, UserError, error_line, first_line
+from tune.util.errors import ResourceError, error_line, first_line
 from tune.workers.inputs import TrialInputs
 from tune.workers.trainable import evaluate_checkpoint, evaluate_shared, run_and_free
 

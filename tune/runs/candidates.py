@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ray.exceptions
 
+from trainer.errors import UserError
 from trainer.scoring.objectives import objective_value
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
@@ -32,7 +33,7 @@ from tune.runs.trials import folder_suffix
 from tune.search.guards import choose
 from tune.search.records import listed, trial_of
 from tune.util.cloud_errors import cloud_errors
-from tune.util.errors import UserError, error_line
+from tune.util.errors import error_line
 
 if TYPE_CHECKING:
     from trainer.train import Evaluation

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from trainer.config import CLIP_SETTINGS, SOUNDS, TrainConfig
+from trainer.errors import ConfigError, DataError
 from trainer.scoring.normalizers import unit_note
 from trainer.scoring.translation import TRANSLATE
 from tune.util.console import ProgressBar, say, say_notes, short_source
-from tune.util.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from trainer.data.clips import ClipTable

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from trainer.config import BUDGETS, TrainConfig
+from trainer.errors import ConfigError
 from trainer.optimizers import check_installed, notes_on_methods
 from tune.experiments.folder import EXPERIMENT_FILE
 from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
@@ -23,7 +24,7 @@ from tune.search.budgets import describe_duration
 from tune.search.scheduler import LEAST_STEPS, rung_grid
 from tune.space.parameters import FloatParameter, Parameter
 from tune.util.console import short_path, short_value
-from tune.util.errors import ConfigError, ResourceError, SpaceError, option_words
+from tune.util.errors import ResourceError, SpaceError, option_words
 
 if TYPE_CHECKING:
     from tune.cluster.resources import TrialResources

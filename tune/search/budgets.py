@@ -6,7 +6,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Literal
 
-from tune.util.errors import ConfigError
+from trainer.errors import ConfigError
 
 if TYPE_CHECKING:
     from tune.search.records import Records

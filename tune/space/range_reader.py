@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from trainer.bounds import convert, read_weight
-from trainer.config import ConfigError, TrainConfig, check_value, field_type, unknown_field_message
+from trainer.config import TrainConfig, check_value, field_type, unknown_field_message
+from trainer.errors import ConfigError
 from trainer.yaml_nodes import Problems, items, nearest, scalar
 from tune.space.parameters import (
     AUTO,

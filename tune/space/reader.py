@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 import yaml
 
 from trainer.bounds import WEIGHT_OF
-from trainer.config import BUDGETS, ConfigError, field_type, nearest_field, unknown_field_message
+from trainer.config import BUDGETS, field_type, nearest_field, unknown_field_message
+from trainer.errors import ConfigError
 from trainer.optimizers import ADAM_SETTINGS, WITH_ADAM, WITH_METHOD
 from trainer.yaml_nodes import Problems, compose, items, line_of, nearest, scalar
 from tune.space.conditions import active_index, check_conditions, deciding_points, possible_values

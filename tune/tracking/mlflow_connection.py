@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainer.files import take_lock
 from tune.experiments.mlflow_store import check_store, sqlite_path
 from tune.util.cloud_errors import cloud_errors
 from tune.util.errors import TrackingError
-from tune.util.files import take_lock
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:

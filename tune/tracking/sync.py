@@ -19,14 +19,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.errors import UserError
+from trainer.files import write_whole
 from tune.experiments.events import Entry
 from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE, PROGRESS_FILE, ExperimentFolder
 from tune.experiments.log import parse, parse_progress
 from tune.experiments.results import TRACKING_FILE
 from tune.experiments.state import SearchState
-from tune.util.errors import ExperimentError, TrackingError, UserError
-from tune.util.files import LockedError, own_lock, write_whole
+from tune.util.errors import ExperimentError, TrackingError
+from tune.util.files import LockedError, own_lock
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:

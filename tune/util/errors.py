@@ -7,27 +7,7 @@ import os
 import re
 from typing import Any
 
-from trainer.command import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR
-from trainer.errors import ConfigError, DataError, ModelError, UserError
-
-__all__ = [
-    "EXIT_FAILED",
-    "EXIT_INTERRUPTED",
-    "EXIT_USER_ERROR",
-    "ConfigError",
-    "DataError",
-    "ExperimentError",
-    "ModelError",
-    "ResourceError",
-    "SpaceError",
-    "TrackingError",
-    "UserError",
-    "check_least",
-    "error_line",
-    "first_line",
-    "option_name",
-    "option_words",
-]
+from trainer.errors import ConfigError, UserError
 
 
 class SpaceError(UserError):

@@ -10,20 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from trainer.files import FULL, check_room, is_locked, take_lock, try_lock, write_whole
-from tune.util.errors import ConfigError, ModelError, first_line
-
-__all__ = [
-    "LockedError",
-    "check_folder",
-    "is_locked",
-    "own_lock",
-    "read_object",
-    "take_lock",
-    "try_lock",
-    "write_whole",
-    "writing",
-]
+from trainer.errors import ConfigError, ModelError
+from trainer.files import FULL, check_room, try_lock
+from tune.util.errors import first_line
 
 
 def check_folder(option: str, folder: Path) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.errors import UserError
 from trainer.files import locked
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.experiments.storage import Storage
 from tune.util.environment import user_cache
-from tune.util.errors import UserError
 
 CACHE = ".cache"
 """In the storage; no experiment has such a name."""

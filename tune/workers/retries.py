@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from trainer.config import TrainConfig
-from trainer.errors import CheckpointError
+from trainer.errors import CheckpointError, UserError
 from trainer.memory import halve_micro_batch, is_out_of_memory
-from tune.util.errors import UserError
 
 if TYPE_CHECKING:
     from tune.cluster.progress_channel import Driver

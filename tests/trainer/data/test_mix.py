@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_data import RATE, tone, write_manifest
 
-from trainer.config import ConfigError, TrainConfig
+from trainer.config import TrainConfig
 from trainer.data.clips import load_clips
 from trainer.data.columns import Origin
 from trainer.data.labels import check_languages
 from trainer.data.prepared import prepare
 from trainer.data.split_data import load_split
-from trainer.errors import DataError, ModelError
+from trainer.errors import ConfigError, DataError, ModelError
 from trainer.model.processor import Processor
 
 

@@ -13,11 +13,11 @@ from cut_proxy import CutProxy
 from make_data import streaming, write_shards
 from s3_server import S3Server, give_keys, s3_server
 
-from trainer.config import ConfigError, TrainConfig
+from trainer.config import TrainConfig
 from trainer.data.clips import load_clips
 from trainer.data.streaming import shards
 from trainer.data.streaming.stream import TrainStream
-from trainer.errors import DataError
+from trainer.errors import ConfigError, DataError
 
 
 def upload(server: S3Server, folder: Path) -> None:

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_data import CLIPS, demo_rows, streaming, write_shards
 
-from trainer.config import ConfigError, TrainConfig
+from trainer.config import TrainConfig
 from trainer.data.audio import read_audio
 from trainer.data.clips import load_clips
 from trainer.data.streaming.stream import StreamedClip, TrainStream
-from trainer.errors import DataError
+from trainer.errors import ConfigError, DataError
 
 TRAIN = sorted(Path(row["audio"]["path"]).stem for row in demo_rows("train", CLIPS["train"]))
 

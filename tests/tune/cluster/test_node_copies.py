@@ -20,11 +20,12 @@ from processes import tune_whisper
 from ray_nodes import Nodes, need_namespaces
 from s3_server import S3Server, give_keys, s3_server
 
+from trainer.errors import UserError
 from trainer.model.pretrained import DEMO_MODEL
 from tune.cluster.session import check_shared
 from tune.experiments.storage import Storage
 from tune.util.environment import use_ray_token
-from tune.util.errors import ResourceError, UserError
+from tune.util.errors import ResourceError
 from tune.workers.node_copies import CACHE, NodeCopies
 
 ROOT = Path(__file__).resolve().parents[3]

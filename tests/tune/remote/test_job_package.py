@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from trainer.errors import UserError
 from tune.cli import main
 from tune.commands.job_request import read_request
 from tune.remote.package import check_environment, pinned_requirements, refuse_password, stage
-from tune.util.errors import UserError
 
 SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\n"
 PASSWORD = "hunter2hunter2"

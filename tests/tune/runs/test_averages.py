@@ -13,6 +13,7 @@ from test_final_round import Search
 from test_state_machine import RUNGS
 
 import tune_whisper
+from trainer.errors import ModelError
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import Evaluated, TrialEnded, TrialProposed
 from tune.experiments.experiment import Experiment
@@ -29,7 +30,7 @@ from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
 from tune.tracking.mlflow_runs import run_name, trial_run
 from tune.tracking.mlflow_texts import experiment_note
-from tune.util.errors import ExperimentError, ModelError
+from tune.util.errors import ExperimentError
 from tune.workers.averages import Measured
 
 

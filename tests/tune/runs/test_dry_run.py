@@ -12,13 +12,13 @@ import soundfile
 from plans import search_plan
 
 from trainer.config import TrainConfig
+from trainer.errors import UserError
 from tune.cluster.resources import TrialResources
 from tune.experiments.storage import Storage
 from tune.runs.data import look_at_clips, what_clips_show
 from tune.runs.dry_run import describe_cost, estimate_samples
 from tune.runs.plan import Plan
 from tune.space.settings import SchedulerSettings
-from tune.util.errors import UserError
 from tune.workers.inputs import shared_folders
 
 RUNGS = (1024, 3072, 9216)

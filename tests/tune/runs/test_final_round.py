@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from test_state_machine import RESOURCES, RUNGS, begun, made_search
 
+from trainer.errors import ModelError
 from tune.experiments.events import (
     CheckpointSaved,
     Evaluated,
@@ -29,7 +30,7 @@ from tune.runs.finish import find_finished, finish
 from tune.runs.resume import resume
 from tune.runs.session import check_same_data, session_started
 from tune.search.budgets import Budgets
-from tune.util.errors import ExperimentError, ModelError
+from tune.util.errors import ExperimentError
 
 
 @pytest.fixture(autouse=True)

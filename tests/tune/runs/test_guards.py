@@ -25,6 +25,7 @@ import trainer
 import tune_whisper
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
+from trainer.errors import ConfigError, ModelError
 from trainer.scoring.alignment import ClipErrors
 from trainer.train import Evaluation
 from tune.cli import main
@@ -42,7 +43,6 @@ from tune.runs.search_display import print_summary
 from tune.search.guards import Guard, Measured, choose, trade
 from tune.tracking.mlflow_runs import own_run
 from tune.tracking.mlflow_texts import experiment_note
-from tune.util.errors import ConfigError, ModelError
 
 OTHER = Guard("/data/english.csv")
 

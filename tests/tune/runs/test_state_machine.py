@@ -37,6 +37,7 @@ from optuna.storages.journal import JournalFileBackend
 from plans import search_plan
 
 import tune.experiments.log as log_module
+from trainer.errors import ModelError
 from tune.cluster.progress_channel import EVALUATED, SAVED, START
 from tune.cluster.resources import TrialResources
 from tune.experiments.checkpoint_files import CheckpointFiles
@@ -67,7 +68,7 @@ from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
 from tune.tracking.mlflow import MlflowStore
 from tune.tracking.optuna_study import OptunaStore
 from tune.tracking.sync import Log, Store, Target
-from tune.util.errors import ExperimentError, ModelError
+from tune.util.errors import ExperimentError
 from tune.workers.averages import Measured
 
 RUNGS = (400, 1200, 3200)

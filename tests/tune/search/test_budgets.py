@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from trainer.errors import ConfigError
 from tune.search.budgets import (
     Budgets,
     End,
@@ -17,7 +18,6 @@ from tune.search.budgets import (
     reached,
 )
 from tune.search.records import Outcome, Records, TrialRecord
-from tune.util.errors import ConfigError
 
 
 class Search:

@@ -11,6 +11,7 @@ import yaml
 from space_files import LR, Load, space_loader
 
 from trainer.config import TrainConfig
+from trainer.errors import ConfigError
 from tune.space.parameters import NOT_SEARCHABLE, SET_BY_SEARCH, ChoiceParameter, FloatParameter, IntParameter
 from tune.space.reader import parse_set
 from tune.space.settings import SchedulerSettings, SearcherSettings
@@ -18,7 +19,7 @@ from tune.space.space import (
     load_space,
     packaged_spaces,
 )
-from tune.util.errors import ConfigError, SpaceError
+from tune.util.errors import SpaceError
 
 FLAT = """\
 learning_rate: {type: float, low: 1e-5, high: 1e-3, log: true}

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from made_experiments import made_trial, write_experiment
 
+from trainer.files import is_locked, take_lock, try_lock
 from tune.experiments.experiment import LOCK_FILE
 from tune.experiments.listing import list_experiments
 from tune.experiments.storage import Storage
 from tune.report.experiment import load_experiment
 from tune.tracking.mlflow_connection import open_store
-from tune.util.files import is_locked, take_lock, try_lock
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 

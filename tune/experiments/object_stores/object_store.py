@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trainer.errors import UserError
 from tune.util.cloud_errors import cloud_errors
-from tune.util.errors import UserError
 
 QUERY_KEYS = {
     "s3": ("endpoint_override", "scheme", "region"),

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trainer.config import ConfigError, check_value
+from trainer.config import check_value
+from trainer.errors import ConfigError
 from tune.report.advice.advice import Advice
 from tune.report.analysis import Analysis
 from tune.report.scales import number
