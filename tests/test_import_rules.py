@@ -24,8 +24,8 @@ ROWS = {
         {"__main__", "job_driver"},
     ],
     "trainer": [
-        {"bounds", "errors", "files", "report", "threads", "yaml_nodes"},
-        {"languages", "deepspeed", "command", "methods", "optimizers"},
+        {"bounds", "errors", "files", "threads", "yaml_nodes"},
+        {"languages", "deepspeed", "command", "optimizers"},
         {"config"},
         {"config_file", "memory", "mix"},
         {"model"},
@@ -46,10 +46,15 @@ FILES = {
 }
 OF_TRAINER: dict[str, tuple[str, ...]] = {
     "space": tuple(
-        f"trainer.{room}"
-        for room in ("bounds", "config", "errors", "methods", "mix", "optimizers", "yaml_nodes")
+        f"trainer.{room}" for room in ("bounds", "config", "errors", "mix", "optimizers", "yaml_nodes")
     ),
-    "search": ("trainer.config", "trainer.errors", "trainer.report", "trainer.scoring", "trainer.threads"),
+    "search": (
+        "trainer.config",
+        "trainer.errors",
+        "trainer.training.report",
+        "trainer.scoring",
+        "trainer.threads",
+    ),
 }
 """What these rooms, which decide and do nothing else, may import of the training."""
 

@@ -87,6 +87,8 @@ class TrainConfig:
     """Spoken language: English name (`belarusian`), ISO 639 code (`be`) or tag (`pt-BR`); `null` for `.en` models."""
     task: Literal["transcribe", "translate"] = "transcribe"
     """`transcribe` writes the spoken language, `translate` writes English."""
+
+    # What of the model is trained
     dropout: float = 0.0
     """Dropout probability in every layer while training."""
     method: Literal["full", "decoder", "lora"] = "full"
@@ -137,7 +139,7 @@ class TrainConfig:
     mask_feature_length: int = 10
     """SpecAugment: mel bands in a masked stretch."""
 
-    # Data
+    # Data and its splits
     data: str = "demo"
     """`demo`, a hub data set, or a path: `save_to_disk` folder, Common Voice release, manifest, `audiofolder`."""
     data_config: str | None = None
@@ -159,6 +161,8 @@ class TrainConfig:
     splits: str | None = None
     """File that says which clips are in which split: `splits.parquet` of an experiment. New clips are trained on, but
     for those whose text or speaker is held out from training there; `null`: splits as the data has them, or made."""
+
+    # Rows as clips
     audio_column: str | None = None
     """Column that holds the audio or its path; found by the usual names when `null`."""
     audio_dir: str | None = None
@@ -184,6 +188,8 @@ class TrainConfig:
     `null` or `auto`: cues of subtitles to 20, rows of tables not."""
     row_filter: str | None = None
     """Keep only rows with these values, as `column=value` or `a=x,b=y`."""
+
+    # How much of the data
     source_weights: str | None = None
     """Of data with several sources: how often the clips of some come in an epoch, as `fleurs=0.5,own=2`, in place of
     the weights in the data file."""
@@ -203,6 +209,8 @@ class TrainConfig:
     """Seed of the splits and subsets that are made; apart from `seed`, so that all trials see the same data."""
     cache_dir: str = "experiments/.feature-cache"
     """Folder of the feature caches, shared by all trials and experiments."""
+
+    # Texts that are learned
     lowercase: bool = False
     """Lower-case the transcripts that the model learns."""
     remove_punctuation: bool = False
@@ -216,6 +224,7 @@ class TrainConfig:
     """Keep the model from writing all that its `suppress_tokens` list, such as brackets; else what the training texts
     hold is taken off the list."""
 
+    # How much of its window the model uses
     audio_window: float | Literal["batch"] | None = None
     """Seconds of audio that the encoder works on: `batch`: the longest clip of each effective batch; `null` or
     `auto`: the longest of all; 30: all that Whisper has."""
@@ -252,6 +261,8 @@ class TrainConfig:
     """Probability mass spread over all tokens in the training loss."""
     max_grad_norm: float = 1.0
     """Gradients are clipped to this norm; 0 switches clipping off."""
+
+    # Batches and budget
     train_batch_size: int = 8
     """Clips in one forward pass of one worker."""
     gradient_accumulation_steps: int = 1
@@ -270,6 +281,8 @@ class TrainConfig:
     """Evaluations in a run of its own, evenly spread over the budget."""
     evaluate_at: tuple[int, ...] | None = None
     """Samples seen at which to evaluate, report and save, set by a search: its rungs; goes before `evaluations`."""
+
+    # Machine
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Arithmetic of training and evaluation; `auto`: bf16, else fp16, where the GPU has it, else fp32."""
     tf32: bool = True

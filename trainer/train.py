@@ -16,13 +16,13 @@ from trainer.memory import within_micro_batch
 from trainer.model.processor import load_processor
 from trainer.model.whisper import limit_training, load_model
 from trainer.optimizers import check_installed
-from trainer.report import Keeper, Report, ignore
 from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.normalizers import make_normalizers
 from trainer.scoring.objectives import RATES, describe_rates, objective_value, rates_by_source
 from trainer.training.batches import BatchPlan, Frames, plan_points
 from trainer.training.checkpoints import check_resumable
 from trainer.training.distributed import check_world, process_group_of_one, scratch_folder, worker_seed
+from trainer.training.report import Keeper, Report, ignore
 from trainer.training.window import Written, least_frames, varies, window_frames
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainConfig
-from trainer.report import Decision
+from trainer.training.report import Decision
 from tune.cluster.progress_channel import Driver
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.search.scheduler import TRIAL_ID

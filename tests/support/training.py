@@ -8,8 +8,8 @@ import trainer.train
 from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedData, prepare
 from trainer.model.rates import default_learning_rate
-from trainer.report import Report, ignore
 from trainer.train import Evaluation, TrainResult
+from trainer.training.report import Report, ignore
 
 
 def train(

@@ -10,9 +10,9 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from trainer.config import TrainConfig
-from trainer.report import Report
 from trainer.scoring.objectives import RATES, is_of_source
 from trainer.training.batches import BatchPlan
+from trainer.training.report import Report
 from trainer.training.saving import CheckpointSaver
 
 

@@ -23,8 +23,8 @@ from trainer.model.adapters import is_adapted
 from trainer.model.pretrained import load_model_config
 from trainer.model.whisper import limit_training
 from trainer.optimizers import optimizer_bytes
-from trainer.report import Kept
 from trainer.training.distributed import world_size
+from trainer.training.report import Kept
 
 if TYPE_CHECKING:
     from torch import nn

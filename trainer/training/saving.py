@@ -14,7 +14,6 @@ from transformers import Seq2SeqTrainer
 
 from trainer.files import has_room
 from trainer.model.adapters import adapter_state, is_adapted, read_adapter, write_adapter
-from trainer.report import Decision, Keeper, Kept, Order, Report
 from trainer.training.checkpoints import (
     checkpoint_bytes,
     disk_full,
@@ -23,6 +22,7 @@ from trainer.training.checkpoints import (
     write_errors,
 )
 from trainer.training.distributed import first_says, local_rank, share_of_node, wait_for_all
+from trainer.training.report import Decision, Keeper, Kept, Order, Report
 from trainer.training.window import in_window
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainer.report import Decision, Kept, Order
+from trainer.training.report import Decision, Kept, Order
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle

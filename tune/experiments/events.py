@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from trainer.config import TrainConfig
-from trainer.report import Kept
 from trainer.scoring import objectives
+from trainer.training.report import Kept
 from tune.cluster.resources import TrialResources
 from tune.experiments.options import SearchOptions
 from tune.search.budgets import EndReason

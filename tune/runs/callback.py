@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import ray.tune
 from rich.markup import escape
 
-from trainer.report import Decision
 from trainer.scoring.objectives import objective_value, rates_by_source
 from trainer.training.checkpoints import is_only_for_resume
+from trainer.training.report import Decision
 from tune.cluster.progress_channel import EVALUATED, SAVED, START
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
@@ -39,7 +39,7 @@ from tune.workers.retries import ACCUMULATION, BROKEN_CHECKPOINT, MICRO_BATCH
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
-    from trainer.report import Kept
+    from trainer.training.report import Kept
     from tune.experiments.experiment import OpenExperiment
     from tune.runs.search_display import SearchDisplay
     from tune.search.records import Records, Stop

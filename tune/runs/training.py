@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.markup import escape
 
-from trainer.report import Decision
 from trainer.scoring.objectives import objective_value
+from trainer.training.report import Decision
 from tune.cluster.progress_channel import FAILED, ProgressReader
 from tune.experiments.events import TrialEnded, TrialStarted
 from tune.experiments.options import TRIAL
@@ -21,7 +21,7 @@ from tune.util.errors import error_line
 from tune.workers.ray_train import fit
 
 if TYPE_CHECKING:
-    from trainer.report import Kept
+    from trainer.training.report import Kept
     from tune.runs.session import Session
     from tune.search.records import TrialRecord
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from trainer.report import Kept
 from trainer.scoring.objectives import objective_value
+from trainer.training.report import Kept
 
 Reason = Literal["asha", "diverged", "above_baseline", "rising_wer"]
 Outcome = Literal["completed", "early_stopped", "failed", "diverged", "interrupted"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.report import Decision, Kept, Order
+from trainer.training.report import Decision, Kept, Order
 
 if TYPE_CHECKING:
     from tune.cluster.progress_channel import Driver

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
     from trainer.config import TrainConfig
-    from trainer.report import Decision
     from trainer.train import Evaluation, TrainResult
+    from trainer.training.report import Decision
     from tune.cluster.resources import TrialResources
     from tune.experiments.checkpoint_files import CheckpointFiles
     from tune.workers.inputs import TrialInputs

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.report import Decision
+from trainer.training.report import Decision
 
 Metrics = dict[str, float]
 Decide = Callable[[Mapping[str, float]], Decision]

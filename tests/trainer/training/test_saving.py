@@ -12,9 +12,9 @@ from training import train
 
 from trainer.config import TrainConfig
 from trainer.errors import DiskFullError
-from trainer.report import Decision, Kept, Order, ignore
 from trainer.training import saving
 from trainer.training.checkpoints import seal
+from trainer.training.report import Decision, Kept, Order, ignore
 from trainer.training.saving import ReportingKeeper
 
 
