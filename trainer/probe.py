@@ -58,45 +58,28 @@ def probe_step(config: TrainConfig, data: PreparedData, *, seconds: float) -> fl
         # That of the whole data, of which these are only a few clips.
         audio_window=min(30.0, max(1.0, _window(config, data) / FRAMES_PER_SECOND)),
     )
-    clock = _Clock(seconds)
+    steps: list[tuple[float, float]] = []
+
+    def report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
+        if "diverged" in metrics:
+            raise DivergedError(
+                f"model={config.model!r}: its loss is no finite number; take another model, or precision=fp32"
+            )
+        steps.append((time.monotonic(), metrics["samples_seen"]))
+        timed = steps[_WARM_UP_STEPS:]
+        if len(timed) > 1 and timed[-1][0] - timed[0][0] >= seconds:
+            raise _EndError
+
     try:
         few = dataclasses.replace(data, splits={**data.splits, "train": clips}, stream=None)
-        train(config, few, clock.watch)
+        train(config, few, report)
     except _EndError:
-        pass
-    except DivergedError as error:
-        raise DivergedError(f"model={config.model!r}: {error}") from error
+        (began, first), (ended, last) = steps[_WARM_UP_STEPS], steps[-1]
+        return (last - first) / (ended - began)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-    return clock.rate
-
-
-class _Clock:
-    """Times a training by what it reports, and ends it."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._steps = 0
-        self._started: tuple[float, float] | None = None
-        self.rate: float | None = None
-        """Samples in a second, once they are measured."""
-
-    def watch(self, metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
-        """The training's report: once after each step.
-
-        Raises:
-            _EndError: the time is over.
-        """
-        if "diverged" in metrics:
-            raise DivergedError("its loss is no finite number; take another model, or precision=fp32")
-        self._steps += 1
-        now, seen = time.monotonic(), metrics["samples_seen"]
-        if self._started is not None and now - self._started[0] >= self._seconds:
-            self.rate = (seen - self._started[1]) / (now - self._started[0])
-            raise _EndError
-        if self._started is None and self._steps > _WARM_UP_STEPS:
-            self._started = now, seen
+    return None
 
 
 class _EndError(Exception):

@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from trainer.data.columns import SPEAKER_NAMES, named
+from trainer.data.columns import SPEAKER_NAMES
 from trainer.data.drops import DROP_REASONS, Drop, count_by_reason
+from trainer.data.grouping import cells
 from trainer.inspection.characters import foreign_script, main_scripts, odd_characters
 from trainer.inspection.entries import Entry, heard, speech
 from trainer.inspection.findings import Finding, make_finding
@@ -195,13 +196,10 @@ def find_small_splits(entries: Sequence[Entry]) -> list[Finding]:
 
 def speakers_by_split(entries: Sequence[Entry]) -> dict[str, set[str]]:
     """Who speaks in each split, as a column of a usual name tells it; nobody where there is none."""
-    found: dict[str, set[str]] = {}
-    for split, mine in grouped(entries, lambda entry: entry.split).items():
-        columns = {id(one.clip.columns): one.clip.columns for one in mine}  # shared by all clips of a table
-        known = {key: named(SPEAKER_NAMES, table) for key, table in columns.items()}
-        cells = ((one.clip, known[id(one.clip.columns)]) for one in mine)
-        found[split] = {clip.cell(column) for clip, column in cells if column} - {""}
-    return found
+    splits = grouped(entries, lambda entry: entry.split)
+    return {
+        split: set(cells((one.clip for one in mine), SPEAKER_NAMES)) - {""} for split, mine in splits.items()
+    }
 
 
 def tell_shared_speakers(speakers: Mapping[str, set[str]]) -> list[str]:

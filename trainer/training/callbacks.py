@@ -12,6 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from trainer.config import TrainConfig
 from trainer.scoring.objectives import RATES, is_of_source
 from trainer.training.batches import BatchPlan
+from trainer.training.distributed import from_first
 from trainer.training.report import Report
 from trainer.training.saving import CheckpointSaver
 
@@ -72,9 +73,8 @@ class ReportingCallback(TrainerCallback):
         if self._first_step is None:
             self._first_step, self._last_log = step, time.monotonic()
         elif self._log_every is None:
-            seconds = torch.tensor(time.monotonic() - self._last_log, device=args.device)
-            torch.distributed.broadcast(seconds, src=0)
-            self._log_every = max(1, round(self._config.log_every_seconds / max(float(seconds), 1e-6)))
+            seconds = from_first(args, time.monotonic() - self._last_log)
+            self._log_every = max(1, round(self._config.log_every_seconds / max(seconds, 1e-6)))
         return self._log_every is not None and (step - self._first_step) % self._log_every == 0
 
     def on_log(

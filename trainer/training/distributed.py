@@ -14,7 +14,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from trainer.errors import ConfigError
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from trainer.config import TrainConfig
 
+_ValueT = TypeVar("_ValueT")
 TIMEOUT_SECONDS = 1800
 """How long a process waits for the others: at a checkpoint, for as long as the first one hands it over."""
 
@@ -72,26 +73,26 @@ def wait_for_all(arguments: TrainingArguments) -> None:
         arguments.distributed_state.wait_for_everyone()
 
 
-def first_says(arguments: TrainingArguments, value: bool) -> bool:
+def from_first(arguments: TrainingArguments, value: _ValueT) -> _ValueT:
     """The first process' `value`, in all of them."""
     if arguments.world_size == 1:
         return value
-    import torch
+    from accelerate.utils import broadcast_object_list
 
-    told = torch.tensor(int(value), device=arguments.device)
-    torch.distributed.broadcast(told, src=0)
-    return bool(told)
+    values = [value]
+    broadcast_object_list(values)
+    return values[0]
 
 
-def any_says(arguments: TrainingArguments, value: bool) -> bool:
+def any_of(arguments: TrainingArguments, value: bool) -> bool:
     """Whether `value` is true in any process, in all of them."""
     if arguments.world_size == 1:
         return value
     import torch
 
-    told = torch.tensor(int(value), device=arguments.device)
-    torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX)
-    return bool(told)
+    found = torch.tensor(int(value), device=arguments.device)
+    torch.distributed.all_reduce(found, op=torch.distributed.ReduceOp.MAX)
+    return bool(found)
 
 
 def _wait_for_group() -> None:

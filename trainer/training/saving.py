@@ -21,16 +21,13 @@ from trainer.training.checkpoints import (
     told_when_full,
     write_errors,
 )
-from trainer.training.distributed import first_says, local_rank, share_of_node, wait_for_all
+from trainer.training.distributed import from_first, local_rank, share_of_node, wait_for_all
 from trainer.training.report import Decision, Keeper, Kept, Order, Report
 from trainer.training.window import in_window
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.scoring.alignment import ClipErrors
-
-_KEPT: tuple[Kept | None, ...] = (None, "all", "weights", "errors")
-_ORDERS: tuple[Order | None, ...] = (None, "save", "end")
 
 
 class SavingTrainer(Seq2SeqTrainer):
@@ -112,7 +109,9 @@ class CheckpointSaver:
         Raises:
             DiskFullError: there is no room for it.
         """
-        decision = self._decide(metrics)
+        first = self._args.process_index == 0
+        decision = self._keeper.decide(metrics) if first else Decision(False, None)
+        decision = from_first(self._args, decision)
         if decision.keep is None:
             return decision.goes_on
         return not self._save(metrics, decision.keep, measured=True) and decision.goes_on
@@ -132,8 +131,7 @@ class CheckpointSaver:
             DiskFullError: there is no room for the checkpoint.
         """
         order = self._order if self._args.process_index == 0 and self.is_asked else None
-        (index,) = self._of_first([_ORDERS.index(order)])
-        order, self._order = _ORDERS[index], None
+        order, self._order = from_first(self._args, order), None
         if order is not None:
             self._save(position, "all", measured=False)
         return order != "end"
@@ -144,7 +142,7 @@ class CheckpointSaver:
         needed = checkpoint_bytes(self._config, self._trainer.model, keep, share_of_node())
         if local_rank() == 0:  # what a killed process left there, or the step was saved before
             shutil.rmtree(folder, ignore_errors=True)
-        if not first_says(self._args, has_room(folder, needed)):
+        if not from_first(self._args, has_room(folder, needed)):
             raise disk_full(folder, needed)
         wait_for_all(self._args)
         taken: dict[str, Mapping[str, int]] = {}
@@ -160,23 +158,7 @@ class CheckpointSaver:
                     taken.update(other)
             stop = self._args.process_index == 0 and self._keeper.complete(folder, taken, metrics, keep)
         wait_for_all(self._args)
-        return first_says(self._args, bool(stop))
-
-    def _decide(self, metrics: Mapping[str, float]) -> Decision:
-        """The first process' decision, in all of them."""
-        first = self._args.process_index == 0
-        decision = self._keeper.decide(metrics) if first else Decision(False, None)
-        goes_on, keep = self._of_first([int(decision.goes_on), _KEPT.index(decision.keep)])
-        return Decision(bool(goes_on), _KEPT[keep])
-
-    def _of_first(self, values: list[int]) -> list[int]:
-        """The first process' values, in all of them."""
-        if self._args.world_size == 1:
-            return values
-        shared = torch.tensor(values, device=self._args.device)
-        torch.distributed.broadcast(shared, src=0)
-        found: list[int] = shared.tolist()
-        return found
+        return from_first(self._args, bool(stop))
 
 
 class ReportingKeeper:

@@ -29,7 +29,7 @@ from trainer.scoring.decoding import transcribe_encoded
 from trainer.scoring.normalizers import Normalizer
 from trainer.training.batches import BatchPlan, PlannedBatches, evaluation_batches
 from trainer.training.collator import SplitDataset, WhisperCollator
-from trainer.training.distributed import any_says
+from trainer.training.distributed import any_of
 from trainer.training.loss import (
     IGNORED,
     Projection,
@@ -270,7 +270,7 @@ class WhisperTrainer(SavingTrainer):
             )
         except _NotFiniteError:
             finite = False
-        if any_says(self.args, not finite):
+        if any_of(self.args, not finite):
             raise DivergedError(
                 f"model={self._model_name!r}: its loss in the evaluation is no finite number; "
                 "take another model, or precision=fp32"
@@ -289,7 +289,7 @@ class WhisperTrainer(SavingTrainer):
             losses = clip_cross_entropy(self._projection, states, labels)
             finite = bool(losses.isfinite().all())
             # With DeepSpeed all write together, or none.
-            if any_says(self.args, not finite) if self._deepspeed_asked else not finite:
+            if any_of(self.args, not finite) if self._deepspeed_asked else not finite:
                 raise _NotFiniteError
             tokens = transcribe_encoded(
                 self._writer,
