@@ -23,10 +23,7 @@ _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 def write_whole(path: Path, content: str | bytes, *, sync: bool = False) -> None:
     """Write a file whole or not at all; whoever reads it meanwhile sees the one before.
 
-    Args:
-        path: of the file.
-        content: text is written as UTF-8, its line ends as they are.
-        sync: bring it to the disk before it takes its name.
+    Text is written as UTF-8, its line ends as they are. `sync` brings it to the disk before it takes its name.
 
     Raises:
         OSError: it cannot be written. Nothing is left of it: on a disk that is full other files have the room.
@@ -95,10 +92,6 @@ def take_lock(file: IO[str] | int, *, shared: bool = False) -> bool:
 
 def try_lock(file: IO[str] | int, *, shared: bool = False) -> bool | None:
     """Take the lock on an open file, held until it is closed, if it is free.
-
-    Args:
-        file: open, or its descriptor.
-        shared: take it beside others who do so.
 
     Returns:
         False where somebody holds it, None where the disk knows no locks.

@@ -117,10 +117,7 @@ class BatchSize:
     ) -> list[_Found]:
         """What `work` gives for the clips of a batch, as many of them at a time as there is memory for.
 
-        Args:
-            clips: their number.
-            work: is given which of them.
-            free: gives memory back that is not needed, where it ran out.
+        `free` gives memory back that is not needed, where it ran out.
 
         Raises:
             RuntimeError: one clip alone does not fit.

@@ -30,13 +30,7 @@ _LEAST_8BIT = 4096
 def notes_on_methods(
     given: Mapping[str, Any], usual: Mapping[str, Any], methods: Collection[str]
 ) -> list[str]:
-    """Which settings do nothing.
-
-    Args:
-        given: all settings that are fixed.
-        usual: what they are where nobody sets them.
-        methods: that trainings may have.
-    """
+    """Which settings do nothing."""
     idle = [
         name
         for name, able in WITH_METHOD.items()

@@ -32,11 +32,6 @@ _HARMLESS_RATE = 1e-12
 def probe_step(config: TrainConfig, data: PreparedData, *, seconds: float) -> float | None:
     """Train for a short time; clips trained on in a second, None where memory ran out.
 
-    Args:
-        config: the settings; accumulation and budget are not used.
-        data: prepared data.
-        seconds: of training that are timed.
-
     Raises:
         UserError: the model or the disk cannot be used, or the model's loss is no finite number.
     """

@@ -280,13 +280,7 @@ def make_trainer(
 ) -> WhisperTrainer:
     """The stock trainer of transformers, extended, over the prepared data.
 
-    Args:
-        config: the settings; with a `training` its learning rate among them.
-        data: what is trained on, and the lengths by which windows go.
-        evaluation: the clips that are measured.
-        folder: for checkpoints.
-        whole: whether it evaluates in the model's whole window.
-        training: whether it can train; else it only evaluates.
+    Without `training` it only evaluates.
     """
     import torch
     from transformers import set_seed

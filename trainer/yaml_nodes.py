@@ -59,9 +59,7 @@ def items(
 def scalar(node: yaml.Node, as_text: bool = False) -> Any:
     """The plain value of a node: `None`, bool, number or text. Lists and mappings come out for messages only.
 
-    Args:
-        node: any node.
-        as_text: take what is written even where YAML reads a bool or a number (`no`, the code of Norwegian).
+    `as_text` takes what is written even where YAML reads a bool or a number (`no`, the code of Norwegian).
     """
     if not isinstance(node, yaml.ScalarNode):
         return ["..."] if isinstance(node, yaml.SequenceNode) else {"...": "..."}

@@ -49,11 +49,7 @@ class Changes:
 def draw_changes(config: TrainConfig, epoch: int, clip: int, room: float = math.inf) -> Changes | None:
     """What a clip gets in an epoch; None for nothing.
 
-    Args:
-        config: shares of clips, and amounts, which `augment_strength` scales.
-        epoch: its number.
-        clip: its number.
-        room: most times its length that the clip may have.
+    The clip may become `room` times as long at most.
     """
     generator = np.random.default_rng(np.random.SeedSequence([config.seed, epoch, clip, _STREAM]))
     changed, pace, in_room, noisy, snr, colour, by_telephone, low, high = generator.random(_DRAWN).tolist()
@@ -82,9 +78,7 @@ class Augmenter:
     def __init__(self, config: TrainConfig, most_samples: int) -> None:
         """Open the folders of sounds.
 
-        Args:
-            config: of the training.
-            most_samples: no clip is slowed down beyond it; at least the longest clip's.
+        No clip is slowed down beyond `most_samples`, at least the longest clip's.
 
         Raises:
             DataError: a folder of sounds cannot be read.

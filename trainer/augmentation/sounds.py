@@ -21,10 +21,6 @@ class SoundFolder:
     def __init__(self, setting: str, folder: str) -> None:
         """Look at the headers of all files.
 
-        Args:
-            setting: that names the folder, for errors: `noise_dir`.
-            folder: its path.
-
         Raises:
             DataError: there is no such folder, no audio in it, or a file that cannot be read or is empty.
         """

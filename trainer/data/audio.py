@@ -195,9 +195,7 @@ class DecodedAudio:
 def read_audio(source: AudioSource | str | bytes | Path, *, max_seconds: float | None = None) -> np.ndarray:
     """The samples of one clip as float32 (samples,), 16 kHz mono, whole or not at all.
 
-    Args:
-        source: what is to be decoded; a path or the content of a file is all of it.
-        max_seconds: longest clip wanted; a longer one is refused without decoding all of it.
+    A clip of more than `max_seconds` is refused without decoding all of it.
 
     Raises:
         AudioError: `unreadable_audio`, `empty_audio`, `incomplete_audio`, `too_long_audio`, `missing_channel` or

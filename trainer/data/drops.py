@@ -79,12 +79,6 @@ def check_usable(
 ) -> None:
     """Stop where nothing of a split is left: no share of drops that is allowed would help.
 
-    Args:
-        config: says which data it is.
-        drops: the clips dropped.
-        left: usable clips of each split.
-        window: the model's window in seconds, once it is known.
-
     Raises:
         DataError: a split has no usable clip.
     """
@@ -100,12 +94,6 @@ def check_usable(
 
 def check_drops(config: TrainConfig, drops: Sequence[Drop], *, total: int, window: float) -> list[str]:
     """Stop where too much is dropped: a run on what is left would be about other data than the user's.
-
-    Args:
-        config: its `max_dropped_share` is the limit.
-        drops: the clips dropped.
-        total: clips in all, dropped ones included.
-        window: the model's window in seconds.
 
     Returns:
         A note for the user, or nothing where nothing was dropped.

@@ -66,14 +66,6 @@ def build_features(
 ) -> None:
     """Write the features of all clips into `folder`, but for shards that an earlier run has finished.
 
-    Args:
-        folder: where to.
-        table: the clips.
-        extractor: the model's.
-        waveforms: whether those of the training clips are written too.
-        on_progress: called with clips done and clips in all.
-        workers: processes; None for as many as there are cores.
-
     Raises:
         DataError: a worker process died.
     """

@@ -37,10 +37,6 @@ def count_frames(extractor: WhisperFeatureExtractor, samples: int) -> int:
 def extract_features(extractor: WhisperFeatureExtractor, audio: np.ndarray) -> tuple[np.ndarray, float]:
     """Features of one clip without the silence that fills the window.
 
-    Args:
-        extractor: the model's own.
-        audio: float32 (samples,), 16 kHz mono.
-
     Returns:
         float16 (n_mels, frames), with the frames that `count_frames` says, and the constant that all later frames of
         the window have.

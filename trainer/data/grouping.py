@@ -184,12 +184,7 @@ def set_apart(
 ) -> tuple[set[int], bool]:
     """Positions of about `share` of the clips, the same for the same clips and seed in whatever order.
 
-    Args:
-        clips: at least two.
-        share: of all clips, from 0 to 1.
-        seed: of the choice.
-        order: names the choice, so that one is no continuation of another.
-        grouping: what stays together.
+    `order` names the choice, so that one is no continuation of another.
 
     Returns:
         The positions, none where all clips belong together; and whether they are about as many, and as different, as

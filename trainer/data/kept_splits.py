@@ -39,9 +39,7 @@ _KEYS = ("file", "text", "speaker", "audio")
 def encode_splits(splits: Mapping[str, Sequence[Clip]], audio: Mapping[str, Sequence[int]]) -> bytes:
     """The content of a file for these clips by role.
 
-    Args:
-        splits: as `Clipable.whole` has them.
-        audio: of each clip by role the `audio_key` of its file, 0 where that is not known; empty where none is.
+    `audio` has the `audio_key` of each clip's file by role, 0 where it is not known; it is empty where none is.
     """
     import numpy as np
     import pyarrow as pa
@@ -152,10 +150,6 @@ class KeptSplits:
         self, config: TrainConfig, splits: Mapping[str, Sequence[Clip]]
     ) -> tuple[dict[str, list[Clip]], list[tuple[str, Clip, str]], list[str]]:
         """The clips of a data set in the roles that they had; new ones are trained on where nothing speaks against it.
-
-        Args:
-            config: names the data in errors.
-            splits: clips by the role that the data gives them.
 
         Returns:
             Clips by role in their order; those left out with their role in the data and the reason; and notes.

@@ -89,13 +89,8 @@ def make_labels(
 ) -> tuple[Labels, list[Drop]]:
     """Labels of one split, and the clips dropped because their texts are too long.
 
-    Args:
-        config: says how texts are written.
-        processor: its tokenizer has language and task set.
-        longest: most tokens that the model can write, prefix included.
-        split: role of the split, for the list of drops.
-        index: `name` and `text` of every clip, and `origin` where they have several; each text has a letter or digit,
-            so something is left of it, or is empty: nothing is said.
+    `longest` is the most tokens that the model can write, prefix included. `index` has `name` and `text` of every
+    clip, and `origin` where they have several; only an empty text has no letter or digit.
     """
     import numpy as np
 

@@ -190,8 +190,7 @@ class PreparedSplit:
     def weights(self, given: Mapping[str, float]) -> np.ndarray | None:
         """How often each clip comes in an epoch, float64 (clips,); None where all come once.
 
-        Args:
-            given: weights by source, in place of the data's own.
+        `given` are weights by source, in place of the data's own.
         """
         import numpy as np
 
@@ -290,9 +289,6 @@ class PreparedData:
 
     def with_texts(self, config: TrainConfig) -> PreparedData:
         """The same data with labels for other text settings: what `prepare(config)` gives, without the source.
-
-        Args:
-            config: its model and text settings count; its data must be this data.
 
         Raises:
             DataError: too much of the data cannot be used with these settings.

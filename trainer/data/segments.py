@@ -64,13 +64,7 @@ def clips_of_rows(
 
     Names of a data file's clips begin with that of their source, since several may call their files alike.
 
-    Args:
-        config: which columns have audio, text and times, and how much is joined.
-        table: has the rows.
-        rows: their numbers.
-        split: for the names of those that have none.
-        origin: what the clips have in common.
-        window: of the model in seconds, which nothing is joined beyond; by default that of `config.model`.
+    Nothing is joined beyond `window` seconds, by default those of `config.model`.
 
     Raises:
         DataError: a column is not there, may have times and nobody said so, or a row's language, task or time is none.

@@ -245,11 +245,6 @@ def prepare_split(
 ) -> SplitData:
     """Features of a split from the cache, or computed now.
 
-    Args:
-        config: its model hears and writes the clips; those that it cannot are left out as in a training.
-        source: the split, as `load_split` gives it.
-        on_progress: called with clips done and clips in all while features are computed.
-
     Raises:
         DataError: too much of the split cannot be used, or the disk is full.
         ModelError: the model cannot be found.
@@ -282,12 +277,6 @@ def prepare_split(
 def without_learned(config: TrainConfig, data: SplitData, model: str, splits: str) -> SplitData:
     """The clips that a model was not trained on, by name and text or by the audio file; all, with a warning, where just
     these were asked for.
-
-    Args:
-        config: names the data in errors.
-        data: the split.
-        model: its name for people.
-        splits: file with the splits of its training.
 
     Raises:
         DataError: it was trained on all of them, or the file cannot be read.

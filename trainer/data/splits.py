@@ -219,11 +219,6 @@ def cut_splits(
 ) -> tuple[dict[str, list[Clip]], dict[str, list[Clip]], list[str]]:
     """The splits cut to the number of clips wanted.
 
-    Args:
-        config: has the limits.
-        splits: clips by role.
-        unusable: clips by role that were left out of them.
-
     Returns:
         Clips by role, those of `unusable` that would have been chosen as well (few clips of many must not be
         weighed against all bad ones of the data), and notes.

@@ -64,11 +64,7 @@ def prepare_target(
     without them), and so do apostrophes and hyphens inside words, separators inside numbers, and signs that
     are spoken (%, &, a minus).
 
-    Args:
-        text: the transcript.
-        lowercase: lower-case it.
-        remove_punctuation: replace punctuation by a space.
-        language: Whisper's code; Turkish and Azerbaijani pair the capital I with the dotless small one.
+    Turkish and Azerbaijani pair the capital I with the dotless small one.
     """
     if remove_punctuation:
         text = _without_punctuation(text)

@@ -115,12 +115,7 @@ def find_misfitting(groups: Groups) -> tuple[dict[str, float], list[Finding]]:
 
 
 def find_in_texts(groups: Groups, on_progress: Callable[[int, int], None]) -> list[Finding]:
-    """What there is to say about the texts as such; what is told of one is not told again in other words.
-
-    Args:
-        groups: all clips by language.
-        on_progress: called with languages read and languages in all.
-    """
+    """What there is to say about the texts as such; what is told of one is not told again in other words."""
     marked, foreign, odd, found = [], dict[Entry, str](), list[tuple[Entry, str]](), list[Finding]()
     for done, (code, entries) in enumerate(groups.items(), start=1):
         marked += [

@@ -106,12 +106,7 @@ def find_left_out(
 ) -> tuple[list[Drop], str | None]:
     """The clips that a search would drop, and the error that it would stop with; counts the tokens of the others.
 
-    Args:
-        config: its settings of the texts count.
-        table: the clips as loaded, with those that have no text.
-        entries: the same clips, with what was heard; `tokens` of them is set.
-        limits: of the model.
-        whole: whether all were listened to, so that the share of drops can be judged.
+    The share of drops can be judged where the `whole` data was listened to.
     """
     unusable, too_long, left = list[Drop](), list[Drop](), {}
     for split in table.splits:

@@ -31,10 +31,7 @@ def find_misfits(
 ) -> tuple[float | None, list[int]]:
     """Clips whose texts are far too long or too short for them, the farthest first.
 
-    Args:
-        seconds: length of each clip, or better of its speech, without the silence around.
-        units: letters of each text.
-        ratio: times longer or shorter than usual that are never far.
+    `seconds` are best those of the speech, without the silence around; `units` are the letters of each text.
 
     Returns:
         The usual rate of long texts in letters a second, where there are enough clips to tell, and the clips' numbers.

@@ -78,10 +78,6 @@ def tell_languages(texts: Sequence[str], code: str) -> tuple[str | None, list[tu
     By py3langid, a naive Bayes classifier of byte n-grams (Lui and Baldwin: langid.py, ACL 2012) whose model comes
     with the package.
 
-    Args:
-        texts: all of one language, as far as the data set says.
-        code: that language, as Whisper's code.
-
     Returns:
         The language of most texts where it is clearly not the one named, and positions of texts that are in neither,
         each with its language. A language that the classifier does not know is never told to be another.

@@ -72,9 +72,7 @@ def is_adapted(model: Any) -> bool:
 def adapter_state(model: Any, state: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
     """The adapters' own tensors in the model, not copied, by the names that PEFT gives them in files.
 
-    Args:
-        model: with adapters.
-        state: of the whole model, where it does not have its own weights (ZeRO 3).
+    `state` is that of the whole model, where it does not have its own weights (ZeRO 3).
     """
     from peft import get_peft_model_state_dict
 
@@ -86,10 +84,7 @@ def adapter_state(model: Any, state: Mapping[str, torch.Tensor] | None = None) -
 def write_adapter(model: Any, folder: Path, state: Mapping[str, torch.Tensor] | None = None) -> None:
     """Write a model's adapters as PEFT does.
 
-    Args:
-        model: with adapters.
-        folder: made where it is not there.
-        state: of the adapters, as `adapter_state` has it; None for what they are now.
+    `state` is that of the adapters, as `adapter_state` has it; None for what they are now.
     """
     from safetensors.torch import save_file
 
@@ -145,10 +140,6 @@ def with_base(folder: Path, base: str) -> Iterator[Path]:
     """A checkpoint whose adapters, if it has any, name a base model that is here.
 
     On a node that lacked the base model's folder a trial had it, and wrote it down, under another path.
-
-    Args:
-        folder: of the checkpoint.
-        base: as the settings of its training name it.
     """
     if not has_adapter(folder) or base_of(folder) == _portable_name(base):
         yield folder
@@ -161,13 +152,7 @@ def with_base(folder: Path, base: str) -> Iterator[Path]:
 
 
 def export_adapter(checkpoint: Path, output: Path, base: str) -> None:
-    """Copy a checkpoint's adapters to a folder of their own, which `peft.PeftModel.from_pretrained` loads.
-
-    Args:
-        checkpoint: of a training with LoRA.
-        output: folder to make.
-        base: what `from_pretrained` takes for their base model.
-    """
+    """Copy a checkpoint's adapters to a folder of their own, which `peft.PeftModel.from_pretrained` loads."""
     output.mkdir(exist_ok=True)
     shutil.copyfile(checkpoint / ADAPTER_WEIGHTS, output / ADAPTER_WEIGHTS)
     settings = json.loads((checkpoint / ADAPTER_CONFIG).read_text(encoding="utf-8"))

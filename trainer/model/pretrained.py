@@ -195,10 +195,6 @@ def load_generation_config(model: str) -> GenerationConfig:
 def load_weights(model: str, config: WhisperConfig) -> WhisperForConditionalGeneration:
     """All weights of a model in float32, also where its folder holds adapters alone: the base model with them merged.
 
-    Args:
-        model: as the settings name it.
-        config: its own, with other dropout perhaps.
-
     Raises:
         ModelError: the weights cannot be read, or are not those of the model that `config.json` describes; or the base
             model of adapters cannot be loaded.

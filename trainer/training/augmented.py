@@ -32,12 +32,7 @@ class AugmentedSplit:
     ) -> None:
         """What `config` makes of a split.
 
-        Args:
-            config: says what is changed.
-            split: the training clips.
-            extractor: of the model.
-            window: of the training in feature frames, as for clips that are not changed.
-            full: the model's own.
+        `window` is that of clips that are not changed, `full` the model's own, in feature frames.
 
         Raises:
             DataError: noises or impulse responses cannot be read.

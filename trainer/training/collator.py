@@ -65,9 +65,6 @@ class WhisperCollator:
     def __call__(self, clips: Sequence[int | PlannedClip]) -> dict[str, Any]:
         """A batch of B clips, padded to the longest labels T.
 
-        Args:
-            clips: numbers, or as training has them.
-
         Returns:
             `input_features` (B, mel bands, n_frames), `decoder_input_ids` (B, T), `labels` (B, T) with
             padding -100; for training also `label_positions` (N,), of those that are no padding among the flattened

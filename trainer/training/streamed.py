@@ -64,14 +64,7 @@ class StreamedSplit:
     ) -> None:
         """Nothing is read yet.
 
-        Args:
-            config: of the training.
-            stream: all its clips.
-            processor: of the model.
-            window: feature frames that the model hears; longer clips cannot be used.
-            longest: most tokens that the model writes.
-            worker: number of this process among those that train together.
-            threads: that decode.
+        Clips of more than `window` feature frames cannot be used, nor texts of more than `longest` tokens.
         """
         self._config, self._stream, self._processor = config, stream, processor
         self._window, self._longest, self._worker, self._threads = window, longest, worker, threads

@@ -30,12 +30,6 @@ def allow_taught(
 
     The texts of a stream are not known beforehand: those of its validation split stand for them.
 
-    Args:
-        generation: changed in place.
-        config: the training.
-        data: its labels are those that are trained on.
-        processor: its tokenizer has language and task set.
-
     Returns:
         The tokens that were on the lists.
     """

@@ -116,12 +116,7 @@ class Written:
 
 
 def window_problem(whole: Written, short: Written) -> str | None:
-    """Why the untouched model cannot be trusted in a training's window, in words; None where it can.
-
-    Args:
-        whole: in its own window.
-        short: the same clips in the training's.
-    """
+    """Why the untouched model cannot be trusted in a training's window, in words; None where it can."""
     if sum(short.tokens) > _MORE_TOKENS * sum(whole.tokens):
         return f"it writes {sum(short.tokens):,} tokens in place of {sum(whole.tokens):,}"
     cut, before = (sum(count >= each.limit for count in each.tokens) for each in (short, whole))

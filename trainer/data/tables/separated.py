@@ -23,9 +23,7 @@ _ROWS_LOOKED_AT = 200
 def read_separated(path: Path, text: str) -> tuple[list[str], list[list[str]]]:
     """The names in the first line, and all other rows, which are as long.
 
-    Args:
-        path: for messages; what ends in `.tsv` is separated by tabs.
-        text: the content.
+    A file whose name ends in `.tsv` is separated by tabs.
 
     Raises:
         DataError: a row has more fields than the first line, or a quote is not closed; with the line where the row,

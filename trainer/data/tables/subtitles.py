@@ -42,9 +42,8 @@ Cue = tuple[float, float | None, str, int]
 def find_recordings(folder: Path, config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]] | None:
     """All recordings below a folder that have texts beside them, as one table; None where there are none.
 
-    Args:
-        folder: `talk.mp4` has `talk.srt`, `talk.en.vtt` or `talk.txt` beside it.
-        config: where a recording has texts in several languages, those of the language that is written are taken.
+    `talk.mp4` has `talk.srt`, `talk.en.vtt` or `talk.txt` beside it; of several languages that is taken which is
+    written.
 
     Returns:
         The table, and notes for the user.
@@ -150,9 +149,7 @@ def read_cues(path: Path, gap: str = " ") -> list[Cue]:
 
     A SubRip cue ends where the next one begins, for its text may have blank lines; a WebVTT cue at an empty line.
 
-    Args:
-        path: SubRip or WebVTT.
-        gap: what stands between the lines of a cue.
+    `gap` stands between the lines of a cue.
 
     Raises:
         DataError: the file cannot be read, or a line of times is none.
