@@ -15,8 +15,6 @@ from trainer.data.columns import (
     SOURCE_COLUMN,
     Origin,
     Part,
-    find_audio_column,
-    find_text_column,
     language_filter,
     parse_row_filter,
     select_parts,
@@ -46,8 +44,13 @@ class SplitClips:
     clips: Sequence[Clip]
     notes: list[str]
     """Sentences for the user: what was chosen, filtered or made."""
-    columns: list[str]
-    """Columns of the data besides audio and text."""
+
+    @property
+    def columns(self) -> list[str]:
+        """What the data says of clips: columns of the tables that they are rows of, and their source, of several."""
+        tables = {id(clip.columns): clip.columns for clip in self.clips}
+        sources = [SOURCE_COLUMN] if any(clip.origin.source for clip in self.clips) else []
+        return list(dict.fromkeys([*sources, *(name for table in tables.values() for name in table)]))
 
     @property
     def table(self) -> ClipTable:
@@ -67,66 +70,55 @@ def load_split(config: TrainConfig, split: str, origin: Origin = PLAIN) -> Split
         DataError: the data, a column, the split or the language is not there, or nothing is left of the split.
         ConfigError: `row_filter` is malformed.
     """
+    role = split_role(split)
     if is_mix(config.data):
-        return _load_sources(config, split)
+        return _load_sources(config, split) if role is None else _as_in_training(config, role)
     if config.streaming:
         return _as_in_training(config, split)
     tables, notes = read_source(config)
     parts = divide_by_split(config, tables)
     names = {role: name for role in SPLIT_ALIASES if (name := split_of_role(config, role, parts))}
-    columns = _other_columns(config, parts)
-    role = split_role(split)
     if role is not None and (split not in parts or names.get(role) == split):
         split = role
     if split in SPLIT_ALIASES and (config.splits is not None or names.get("train") in parts):
-        found = _as_in_training(config, split, columns)
+        found = _as_in_training(config, split)
         if names.get(split) not in parts and config.splits is None:
             found.notes.append(
                 f"measured on the {split} split that a search on this data makes; --split {ALL} takes every clip"
             )
         return found
-    if split == ALL:
-        chosen = [part for group in parts.values() for part in group]
-    else:
-        name = split if split in parts else names.get(split)
-        if name not in parts:
-            there = ", ".join(name or "(no name)" for name in parts)
-            raise DataError(
-                f"data={config.data!r}: has no split {split!r}; it has {there}; {ALL} takes every clip"
-            )
-        chosen = parts[str(name)]
-    return _taken_as_it_is(config, split, chosen, notes, columns, origin)
+    name = split if split in parts else names.get(split)
+    if split != ALL and name not in parts:
+        there = ", ".join(name or "(no name)" for name in parts)
+        raise DataError(
+            f"data={config.data!r}: has no split {split!r}; it has {there}; {ALL} takes every clip"
+        )
+    return _taken_as_it_is(config, split, parts, None if split == ALL else name, notes, origin)
 
 
-def _as_in_training(config: TrainConfig, split: str, columns: list[str] | None = None) -> SplitClips:
+def _as_in_training(config: TrainConfig, split: str) -> SplitClips:
     """A split as a training on the data has it."""
     table = load_clips(config)
     if split not in table.splits:
         raise DataError(f"data={config.data!r}: has no {split} split; it has {', '.join(table.splits)}")
     clips = [*table.splits[split], *table.without_text.get(split, ())]
-    return SplitClips(split, clips, list(table.notes), columns or [*clips[0].columns])
+    return SplitClips(split, clips, list(table.notes))
 
 
 def _load_sources(config: TrainConfig, split: str) -> SplitClips:
-    """The split of a data file: as a training has it where it is one of its three, else of each source that has it."""
-    mix, role = read_mix(config.data), split_role(split) or split
-    parts, problems = [], []
+    """The split of each source of a data file that has it."""
+    mix, clips, notes, problems = read_mix(config.data), list[Clip](), list[str](), list[str]()
     for source in mix.sources:
         try:
-            # Of the three the clips are those of all sources together; their columns are each source's.
-            own, name = mix.config(source, config), ALL if role in SPLIT_ALIASES else split
-            parts.append(load_split(own, name, origin_of(source)))
+            part = load_split(mix.config(source, config), split, origin_of(source))
         except (ConfigError, DataError) as error:
             problems.append(f"{mix.place(source)}: {error}")
-    if not parts:
+        else:
+            clips += part.clips
+            notes += told_of(source.name, part.notes)
+    if not clips:
         raise DataError("\n".join(problems))
-    columns = list(dict.fromkeys((SOURCE_COLUMN, *(name for part in parts for name in part.columns))))
-    if role in SPLIT_ALIASES:
-        return _as_in_training(config, role, columns)
-    notes = [f"WARNING: {problem}" for problem in problems]
-    for part in parts:
-        notes += told_of(part.clips[0].origin.source, part.notes)
-    return SplitClips(split, [clip for part in parts for clip in part.clips], notes, columns)
+    return SplitClips(split, clips, [*(f"WARNING: {problem}" for problem in problems), *notes])
 
 
 def load_untrained(config: TrainConfig, origin: Origin = PLAIN) -> SplitClips:
@@ -145,33 +137,25 @@ def load_untrained(config: TrainConfig, origin: Origin = PLAIN) -> SplitClips:
             for note in told_of(source.name, one.notes)
         ]
         name = found[0].name if len({one.name for one in found}) == 1 else ALL
-        return SplitClips(name, [clip for one in found for clip in one.clips], notes, [])
+        return SplitClips(name, [clip for one in found for clip in one.clips], notes)
     tables, notes = read_source(config)
     parts = divide_by_split(config, tables)
     names = (split_of_role(config, role, parts) for role in ("validation", "test"))
-    split = next((name for name in names if name is not None), ALL)
-    chosen = parts[split] if split in parts else [part for group in parts.values() for part in group]
-    return _taken_as_it_is(config, split, chosen, notes, [], origin)
-
-
-def _other_columns(config: TrainConfig, parts: Mapping[str, list[Part]]) -> list[str]:
-    names: dict[str, None] = {}
-    for group in parts.values():
-        for table, _ in group:
-            own = {find_audio_column(config, table), find_text_column(config, table)}
-            names |= dict.fromkeys(name for name in table.columns if name not in own)
-    return list(names)
+    split = next((name for name in names if name is not None), None)
+    return _taken_as_it_is(config, split or ALL, parts, split, notes, origin)
 
 
 def _taken_as_it_is(
     config: TrainConfig,
     split: str,
-    parts: Sequence[Part],
+    parts: Mapping[str, list[Part]],
+    name: str | None,
     notes: list[str],
-    columns: list[str],
     origin: Origin,
 ) -> SplitClips:
-    asked = select_parts(parts, parse_row_filter(config.row_filter))
+    """The clips of what the data calls `name`, or of all its splits; nothing is made of them."""
+    group = parts[name] if name is not None else [part for some in parts.values() for part in some]
+    asked = select_parts(group, parse_row_filter(config.row_filter))
     by_language, note = language_filter(config, asked, parse_row_filter(config.row_filter))
     chosen = select_parts(asked, by_language, where_known=True)
     made = [clips_of_rows(config, table, rows, split, origin) for table, rows in chosen]
@@ -187,7 +171,7 @@ def _taken_as_it_is(
     if limit is not None and limit < len(usable):
         notes.append(f"{split}: {limit} of {len(usable)} clips (data_seed={config.data_seed})")
         clips = [usable[at] for at in subset(usable, limit, config.data_seed)]
-    return SplitClips(split, clips, notes, columns)
+    return SplitClips(split, clips, notes)
 
 
 Progress = Callable[[int, int], None]
