@@ -24,7 +24,7 @@ from trainer.data.columns import (
     some,
     values_of,
 )
-from trainer.data.drops import HELD_OUT, OTHER_SPLIT, Drop, check_tokens, check_usable, empty_text, is_usable
+from trainer.data.drops import HELD_OUT, Drop, check_tokens, check_usable, empty_text, is_usable
 from trainer.data.grouping import text_key
 from trainer.data.kept_splits import UNMARKED, read_kept_splits
 from trainer.data.segments import clips_of_rows
@@ -101,7 +101,7 @@ def load_clips(config: TrainConfig, *, window: float | None = None, refuse_token
     if config.streaming:  # nothing can be made of a stream, and nothing is known of its clips
         complete, made_notes = usable, list[str]()
     elif config.splits is None:
-        usable, drops = _without_shared_files(config, usable)
+        usable, drops = leave_out_shared_files(config, usable)
         complete, made_notes = complete_by_source(config, usable)
     else:
         complete, left_out, made_notes = read_kept_splits(config.splits).assign(config, usable)
@@ -272,20 +272,6 @@ def _trained_on_both(
     both = [*splits.get("train", ()), *splits.get("validation", ())]
     both.sort(key=lambda clip: places[id(clip)])
     return {"train": both, "validation": list(splits["test"])}
-
-
-def _without_shared_files(
-    config: TrainConfig, splits: Mapping[str, Sequence[Clip]]
-) -> tuple[dict[str, list[Clip]], list[Drop]]:
-    """The splits without clips whose file is in another one as well, which would be measured by what was learned."""
-    kept, shared = leave_out_shared_files(config, splits)
-    drops = [
-        Drop(role, clip.name, OTHER_SPLIT, "its file is in another split too; split_by=null keeps it in both")
-        for role, clips in shared.items()
-        for clip in clips
-    ]
-    check_usable(config, drops, left={role: len(clips) for role, clips in kept.items()})
-    return kept, drops
 
 
 def _drops(silent: Mapping[str, Sequence[Clip]]) -> list[Drop]:

@@ -181,14 +181,14 @@ def _real_file(path: str) -> Hashable:
 
 def set_apart(
     clips: Sequence[Clip], share: float, seed: int, order: str, grouping: Grouping
-) -> tuple[set[int], bool]:
-    """Positions of about `share` of the clips, the same for the same clips and seed in whatever order.
+) -> tuple[list[Clip], list[Clip], bool]:
+    """The clips without about `share` of them, the same for the same clips and seed in whatever order; and these.
 
-    `order` names the choice, so that one is no continuation of another.
+    `order` names the choice, so that one is no continuation of another. None are set apart where all clips belong
+    together.
 
     Returns:
-        The positions, none where all clips belong together; and whether they are about as many, and as different, as
-        one would wish.
+        Both parts; and whether those set apart are about as many, and as different, as one would wish.
     """
     sizes = Counter(clip.origin.source for clip in clips)
     wanted = {source: min(max(1, round(share * size)), size - 1) for source, size in sizes.items()}
@@ -196,7 +196,7 @@ def set_apart(
     if grouping.by == (TEXT,) and 2 * min(map(len, groups)) > len(clips):
         groups = [[at] for at in range(len(clips))]  # nobody asked for files or speakers to stay together
     if len(groups) < 2:
-        return set(), False
+        return list(clips), [], False
     # By texts alone where these stay together: a clip more of a text changes nothing in the order.
     whole = TEXT in grouping.by
     ranks = {
@@ -231,7 +231,9 @@ def set_apart(
         if not taken[source] and open_to:
             take(min(open_to, key=lambda place: (len(ordered[place]), place)))
     few = whole and _few_texts(clips, apart, sum(wanted.values()))
-    return apart, not few and all(wanted[name] / 2 <= taken[name] <= 2 * wanted[name] for name in sizes)
+    good = not few and all(wanted[name] / 2 <= taken[name] <= 2 * wanted[name] for name in sizes)
+    keep = [clip for at, clip in enumerate(clips) if at not in apart]
+    return keep, [clip for at, clip in enumerate(clips) if at in apart], good
 
 
 def _evenly(clips: Sequence[Clip], ordered: Sequence[list[int]]) -> list[list[int]]:

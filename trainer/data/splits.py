@@ -8,6 +8,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from trainer.config import TrainConfig
 from trainer.data.clip import Clip
 from trainer.data.columns import some
+from trainer.data.drops import OTHER_SPLIT, Drop, check_usable
 from trainer.data.grouping import Grouping, file_keys, groupings, rank, set_apart
 from trainer.data.sources import SPLIT_ALIASES
 from trainer.errors import ConfigError, DataError
@@ -155,8 +156,8 @@ def _make_missing(config: TrainConfig, splits: Mapping[str, Sequence[Clip]], gro
     total, good = len(done["train"]), True
     notes: list[str] = []
     if "validation" not in done:
-        done["train"], done["validation"], good = split_off(
-            done["train"], config.validation_share, config.data_seed, grouping
+        done["train"], done["validation"], good = set_apart(
+            done["train"], config.validation_share, config.data_seed, "split", grouping
         )
         if not done["validation"]:
             return _Made(done, [], grouping, good=False)
@@ -167,7 +168,7 @@ def _make_missing(config: TrainConfig, splits: Mapping[str, Sequence[Clip]], gro
         rest, fits = done["train"], True
         apart: list[Clip] = []
         if total >= _TRAIN_FOR_A_TEST and share < 1:
-            rest, apart, fits = split_off(rest, share, config.data_seed, grouping, "test")
+            rest, apart, fits = set_apart(rest, share, config.data_seed, "test", grouping)
         if apart and len(rest) >= _TRAIN_LEFT:
             done["train"], done["test"] = rest, apart
             notes.append(_told(config, "test", len(apart), total))
@@ -193,25 +194,27 @@ def _told(config: TrainConfig, role: str, taken: int, total: int) -> str:
 
 def leave_out_shared_files(
     config: TrainConfig, splits: Mapping[str, Sequence[Clip]]
-) -> tuple[dict[str, list[Clip]], dict[str, list[Clip]]]:
+) -> tuple[dict[str, list[Clip]], list[Drop]]:
     """The splits without training clips whose files are in another one, and without test files in validation.
 
-    Returns:
-        Clips by role, and those left out.
+    Raises:
+        DataError: nothing is left of a split.
     """
+    kept = {role: list(clips) for role, clips in splits.items()}
     if config.split_by is None:
-        return {role: list(clips) for role, clips in splits.items()}, {}
-    kept, out, seen = {}, {}, set[Hashable]()
-    for role in reversed(SPLIT_ALIASES):
-        keys = [
-            None if clip.embedded is not None else key
-            for clip, key in zip(splits.get(role, ()), file_keys(splits.get(role, ())), strict=True)
+        return kept, []
+    drops, seen = list[Drop](), set[Hashable]()
+    for role in filter(splits.__contains__, reversed(SPLIT_ALIASES)):
+        pairs = [
+            (clip, None if clip.embedded is not None else key)
+            for clip, key in zip(splits[role], file_keys(splits[role]), strict=True)
         ]
-        pairs = list(zip(splits.get(role, ()), keys, strict=True))
         kept[role] = [clip for clip, key in pairs if key not in seen]
-        out[role] = [clip for clip, key in pairs if key in seen]
-        seen.update(key for key in keys if key is not None)
-    return {role: kept[role] for role in SPLIT_ALIASES if role in splits}, out
+        why = "its file is in another split too; split_by=null keeps it in both"
+        drops += [Drop(role, clip.name, OTHER_SPLIT, why) for clip, key in pairs if key in seen]
+        seen.update(key for _, key in pairs if key is not None)
+    check_usable(config, drops, left={role: len(clips) for role, clips in kept.items()})
+    return kept, drops
 
 
 def cut_splits(
@@ -239,15 +242,6 @@ def cut_splits(
             last = max(rank(seed, clip.name, clip.text) for clip in done[role])
             passed[role] = [clip for clip in passed[role] if rank(seed, clip.name, clip.text) < last]
     return done, passed, notes
-
-
-def split_off(
-    clips: Sequence[Clip], share: float, seed: int, grouping: Grouping, order: str = "split"
-) -> tuple[list[Clip], list[Clip], bool]:
-    """Clips to keep and about `share` of them to set apart, as `set_apart` chooses; and whether these are as wished."""
-    apart, good = set_apart(clips, share, seed, order, grouping)
-    keep = [clip for position, clip in enumerate(clips) if position not in apart]
-    return keep, [clip for position, clip in enumerate(clips) if position in apart], good
 
 
 def subset(clips: Sequence[Clip], limit: int, seed: int) -> list[int]:
