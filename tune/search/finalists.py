@@ -230,8 +230,8 @@ def mean_interval(repeats: Sequence[Repeat], noise: Noise) -> Interval:
     """
     clips = _known_clips(repeats)
     mean = statistics.fmean(repeat.value for repeat in repeats)
-    low, high = _with_seeds(mean, _reach(_mean(clips)) or _widest(clips), noise, 1 / len(repeats))
-    return max(0.0, low), high
+    interval = _with_seeds(mean, _reach(_mean(clips)) or _widest(clips), noise, 1 / len(repeats))
+    return _possible(interval, clips)
 
 
 def describe_mean(seeds: int, interval: Interval | None) -> str:
@@ -261,8 +261,14 @@ def objective_interval(runs: Sequence[ClipErrors], noise: Noise | None = None) -
     reach = _reach(clips)
     if reach is None:
         return None
-    low, high = _with_seeds(clips.rate, reach, noise, 1 / len(runs))
-    return max(0.0, low), high
+    return _possible(_with_seeds(clips.rate, reach, noise, 1 / len(runs)), runs)
+
+
+def _possible(interval: Interval, runs: Sequence[ClipErrors]) -> Interval:
+    """Cut at 0, and where no clip has more errors than words at 100 %, as `rate_interval` is."""
+    low, high = interval
+    is_share = bool(runs) and all((run.word_errors <= run.words).all() for run in runs)
+    return max(0.0, low), min(100.0, high) if is_share else high
 
 
 def gain_interval(runs: Sequence[ClipErrors], base: ClipErrors, noise: Noise) -> Interval | None:

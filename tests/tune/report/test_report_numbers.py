@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from made_experiments import made_trial, write_experiment
 
-from trainer.scoring.alignment import ClipErrors
+from trainer.scoring.alignment import ClipErrors, ErrorCounts
+from trainer.scoring.objectives import combine
 from tune.report.analysis import Analysis
 from tune.report.experiment import load_experiment
-from tune.search.finalists import gain_interval, objective_interval
+from tune.search.finalists import Repeat, gain_interval, mean_interval, objective_interval
 
 
 def analysed(folder: Path, trials: list[Any], **kinds: Any) -> Analysis:
@@ -113,6 +114,22 @@ def test_intervals_need_the_same_clips() -> None:
     own = objective_interval([base])
     assert own is not None
     assert interval[1] - interval[0] < own[1] - own[0]
+
+
+def test_of_the_worst_source_with_all_words_wrong_no_more_can_be_wrong() -> None:
+    words, nothing = np.full(30, 9), np.zeros(30, int)
+    wrong = np.where(np.arange(30) < 6, 9, 1)
+    counts = ErrorCounts(np.stack([words - wrong, wrong, nothing, nothing]))
+    worst = combine({"wer": counts}, ["a"] * 6 + ["b"] * 24, "worst_source")[1]
+    assert objective_interval([worst]) == pytest.approx((81.1, 100.0), abs=0.05)
+    low, high = objective_interval([worst], (0.5, 4)) or (
+        0.0,
+        0.0,
+    )  # seeds make no more words wrong than there are
+    assert (low, high) == (pytest.approx(81.06, abs=0.01), 100.0)
+    assert mean_interval([Repeat("001-r1", 100.0, 1.0, worst)], (0.5, 4)) == (low, high)
+    looped = ClipErrors(worst.word_errors + 9 * (np.arange(30) == 0), worst.words)
+    assert (objective_interval([looped], (0.5, 4)) or (0.0, 0.0))[1] > 117
 
 
 def test_a_damaged_file_of_clips_costs_the_interval_alone(tmp_path: Path) -> None:
