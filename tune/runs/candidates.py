@@ -108,8 +108,15 @@ def _proposed(experiment: OpenExperiment, runs: Sequence[TrialRecord]) -> TrialR
         return begun
     trial = trial_of(members[0])
     name = f"{trial}-a{1 + sum(trial_of(run.trial_id) == trial for run in state.averages.all())}"
+    winner = state.records[trial]
     experiment.log.append(
-        TrialProposed(trial_id=name, config=runs[0].config, kind="average", members=members)
+        TrialProposed(
+            trial_id=name,
+            config=winner.config,
+            kind="average",
+            effective_batch=winner.effective_batch,
+            members=members,
+        )
     )
     return state.run(name)
 

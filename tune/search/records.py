@@ -72,7 +72,7 @@ class TrialRecord:
 
     trial_id: str
     config: dict[str, Any]
-    """The settings that the searcher chose; of an average those of the first of its members."""
+    """The settings that the searcher chose; of an average those of the trial whose repeats it is the mean of."""
     effective_batch: int = 0
     """Clips in one optimiser step: micro-batch x accumulation x workers."""
     status: Status = "running"

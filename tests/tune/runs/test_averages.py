@@ -107,6 +107,12 @@ def test_it_is_exported_where_it_is_no_worse_than_the_best_repeat(
     assert search.weights() == {exported}
     (average,) = found["averages"]
     assert (average["members"], average["best_wer"]) == (["001-r2", "001-r1"], wer)
+    winner = found["trials"][0]
+    for name in ("config", "effective_batch_size"):  # once the seed of a repeat, and a batch of 0
+        assert average[name] == winner[name]
+    saved = Experiment.read(search.plan.experiment_folder)
+    params = [trial_run(saved.state.run(run), saved).params for run in ("001", "001-a1")]
+    assert params[0] == params[1]
 
 
 def test_killed_in_the_middle_it_ends_as_unbroken(tmp_path: Path) -> None:

@@ -73,7 +73,10 @@ class Search:
         log = self.experiment.log
         log.append(
             TrialProposed(
-                trial_id=name, config={"learning_rate": 1e-3 + len(self.state.runs) / 1e4}, kind=kind
+                trial_id=name,
+                config={"learning_rate": 1e-3 + len(self.state.runs) / 1e4},
+                kind=kind,
+                effective_batch=8,
             ),
             TrialStarted(trial_id=name, folder=folder),
         )
