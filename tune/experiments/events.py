@@ -88,7 +88,7 @@ class Baseline:
     trial_rates: dict[str, float] = dataclasses.field(default_factory=dict)
     """The same as trials are measured, in their window on their clips; empty where that is as here."""
     trial_clips: int | None = None
-    """Validation clips that trials measure; None for all."""
+    """Validation clips that trials measure at least, see `chosen_clips`; None for all."""
     window_problem: str = ""
     """What speaks against the window of the trainings, which use the whole one unless theirs was given in seconds."""
     learning_rate: float | None = None

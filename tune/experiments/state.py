@@ -143,6 +143,14 @@ class SearchState:
         """The same as trials are measured."""
         return self.baseline.trial_rates or self.base_rates
 
+    @property
+    def trial_clips(self) -> int | None:
+        """Validation clips that trials measure, of several sources more than were wanted; None for all."""
+        if self.baseline.trial_clips is None:
+            return None
+        clips = int(self.trial_base_rates["clips"])
+        return clips if clips < self.base_rates["clips"] else None
+
     def base_rates_for(self, run: TrialRecord) -> dict[str, float]:
         """The same as this run was measured."""
         return self.trial_base_rates if run.trial_id in self.records else self.base_rates

@@ -103,7 +103,7 @@ def draw_curves(experiment: Experiment) -> Picture | None:
                 **pointed([_describe(trial) for _, _, trial in found]),
             )
     text = "Learning curves, from the base model on; a mark is where a trial ended. The scale below is a square root."
-    if clips := experiment.state.baseline.trial_clips:
+    if clips := experiment.state.trial_clips:
         text += f" Trials are measured on {clips:,} of the validation clips, always the same."
     beyond = sum(any(wer > ceiling for _, wer in trial.evaluations) for trial in measured)
     if beyond:

@@ -216,7 +216,7 @@ def _evaluation_ratio(session: Session) -> float:
     from trainer.training.window import mean_evaluated_frames
 
     every, trial = len(session.data.splits["validation"]), trial_settings(session)
-    ratio = every / (session.state.baseline.trial_clips or every)
+    ratio = every / (session.state.trial_clips or every)
     if trial == session.base:
         return ratio
     full = 2 * int(load_model_config(session.base.model).max_source_positions)
@@ -251,7 +251,7 @@ def _say_what_a_trial_is(session: Session) -> None:
         f"{describe_rungs(rungs, session.plan.space.scheduler.rungs)}; "
         f"{resources.concurrent} at a time with {each}"
     )
-    if clips := session.state.baseline.trial_clips:
+    if clips := session.state.trial_clips:
         every = len(session.data.splits["validation"])
         session.say(
             f"trials measure {clips:,} of {every:,} validation clips, always the same, finalists all "

@@ -40,6 +40,18 @@ def test_a_gain_is_of_one_window(made: MadeLog, capsys: pytest.CaptureFixture[st
     assert (results["baseline"]["wer"], results["trial_baseline"]["wer"]) == (60.0, 30.0)
 
 
+def test_the_clips_that_are_told_are_those_that_were_measured(tmp_path: Path) -> None:
+    """Parts of several sources are rounded up: 500 were wanted."""
+    made = MadeLog(tmp_path / "experiments" / "part")
+    rates = [{"wer": 60.0, "cer": 20.0, "clips": clips} for clips in (1200.0, 510.0)]
+    made.session(trials=1, baseline=Baseline(rates=rates[0], trial_rates=rates[1], trial_clips=500))
+    made.trial("001", 25.0, 22.0, 20.0)
+    made.finish()
+    assert main(["report", made.name, "--storage", str(made.folder.parent)]) == 0
+    page = (made.folder / "report" / "report.html").read_text()
+    assert "Trials are measured on 510 of the validation clips" in page
+
+
 def test_a_warm_start_takes_trials_relative_to_the_base_model_in_their_window(made: MadeLog) -> None:
     settings = made.saved.settings.base.to_dict()
     space = made.saved.space
