@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.console import Console
 from trainer.scoring.objectives import objective_value
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import HeldOutMeasured, TrialProposed
+from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.options import TRIAL
 from tune.runs.baseline import in_worker, measure_baseline, measure_held_out, measure_untouched
 from tune.runs.candidates import judge_guards, measure_average
@@ -61,6 +62,7 @@ def run(plan: Plan, console: Console, experiment: OpenExperiment | None = None) 
             another stays as it is.
     """
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_told_how_to_go_on(plan, console))
         if experiment is not None:
             stack.callback(experiment.close)
         if plan.is_training:
@@ -79,6 +81,17 @@ def run(plan: Plan, console: Console, experiment: OpenExperiment | None = None) 
             choose_export(session.experiment, session.say)
             measure_test_split(session)
         return session.finish()
+
+
+@contextlib.contextmanager
+def _told_how_to_go_on(plan: Plan, console: Console) -> Iterator[None]:
+    """A block that Ctrl-C ends before there is a summary, as a second one may, ends with the command that resumes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (plan.folder / EVENTS_FILE).is_file():
+            say(console, f"resume    {plan.resume_command}")
+        raise
 
 
 def finish_search(plan: Plan, console: Console, experiment: OpenExperiment) -> Outcome:

@@ -127,14 +127,18 @@ def test_interrupted_by_signals_and_a_budget_and_no_secret_told(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.occasional
-def test_two_signals_at_once(tmp_path: Path) -> None:
-    search = Search(tmp_path, *words(tmp_path, "--trials", "1", "--epochs", "7"))
-    search.wait_for("trial 001 epoch")
+@pytest.mark.parametrize("command", ["search", "train"])
+def test_two_signals_at_once(tmp_path: Path, command: str) -> None:
+    """A training ended with the word `interrupted` alone."""
+    more = words(tmp_path, "--trials", "1") if command == "search" else ["train", "--name", "x", *QUICK]
+    search = Search(tmp_path, *more, "--epochs", "28")
+    search.wait_for("trial 001 epoch" if command == "search" else "epoch 7.00: WER")
     for number in (signal.SIGINT, signal.SIGTERM):
         search.process.send_signal(number)
         time.sleep(0.5)
     assert search.end(240) == 130, search.log  # seconds, where the machine has nothing else to do
     assert "Traceback" not in search.log
+    assert search.log.count(f"tune-whisper{' train' * (command == 'train')} --resume x") == 1, search.log
 
 
 def check_saved_between_rungs(experiment: Path) -> None:
