@@ -55,11 +55,11 @@ def is_of_source(name: str) -> bool:
 
 
 def named_rates(sources: Mapping[str, Mapping[str, float]], before: str = "") -> dict[str, float]:
-    """The objective and the CER of each source under one name, for trackers: `wer/fleurs`."""
+    """The objective of each source and what stands beside it under one name, for trackers: `wer/fleurs`."""
     return {
         f"{before}{rate}/{name}": rates[rate]
         for name, rates in sources.items()
-        for rate in (WER, CHRF_ERROR, "cer")
+        for rate in (WER, "cer", CHRF_ERROR, "chrf", "bleu")
         if rate in rates
     }
 

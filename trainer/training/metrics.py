@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 
 import datasets
 import evaluate
@@ -10,7 +11,7 @@ import numpy as np
 
 from trainer.scoring.alignment import ClipErrors, Counts
 from trainer.scoring.normalizers import Normalizer
-from trainer.scoring.objectives import CHRF_ERROR, combine
+from trainer.scoring.objectives import CHRF_ERROR, combine, rates_by_source
 from trainer.scoring.scores import count_rates
 from trainer.scoring.translation import TRANSLATE, bleu, count_chrf
 
@@ -63,4 +64,19 @@ class ErrorRates(evaluate.Metric):
         if not self._translates:
             return rates
         chrf = {name.replace(CHRF_ERROR, "chrf"): 100.0 - rate for name, rate in rates.items()}
-        return {**rates, **chrf, "bleu": bleu(references, predictions)}
+        return {**rates, **chrf, **self._bleu(references, predictions, rates_by_source(rates))}
+
+    def _bleu(
+        self, references: Sequence[str], predictions: Sequence[str], sources: Iterable[str]
+    ) -> dict[str, float]:
+        """BLEU of each of these sources, and of all as the objective has them."""
+        rows = {name: [row for row, own in enumerate(self._sources) if own == name] for name in sources}
+        found = {
+            name: bleu([references[row] for row in own], [predictions[row] for row in own])
+            for name, own in rows.items()
+        }
+        named = {f"bleu@{name}": value for name, value in found.items()}
+        if not found or self._objective == "clips":
+            return {"bleu": bleu(references, predictions), **named}
+        together = min if self._objective == "worst_source" else statistics.fmean
+        return {"bleu": together(found.values()), **named}

@@ -72,7 +72,7 @@ def sources_of(state: SearchState) -> dict[str, dict[str, Any]]:
         own = {
             f"{which}{rate}": by_source[name][rate]
             for which, by_source in rates.items()
-            for rate in (state.objective, "cer")
+            for rate in (state.objective, *_BESIDE[state.objective])
             if rate in by_source.get(name, {})
         }
         searched = best.config.get(f"{WEIGHT_OF}{name}") if best else None
