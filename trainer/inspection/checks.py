@@ -178,15 +178,16 @@ def find_shared_texts(entries: Sequence[Entry]) -> list[Finding]:
 
 def find_small_splits(entries: Sequence[Entry]) -> list[Finding]:
     """Validation or test splits with too few words for a WER that means much."""
-    found = []
+    few, unit = [], ""
     for split, mine in grouped(entries, lambda entry: entry.split).items():
-        number, unit = count_words(entry.text for entry in mine)
+        number, own = count_words(entry.text for entry in mine)
         if split != "train" and number < _FEW_WORDS:
             # Half of the 95 % interval, in points, of a WER of 30 % over so many words, were they independent.
             points = 196 * math.sqrt(0.3 * 0.7 / max(1, number))
-            told = f"the {split} split has only {number:,} {unit}: its error rate is uncertain by {points:.0f} points"
-            found += make_finding("small_split", None, told=told, unit=unit)
-    return found
+            unit = unit or own
+            few.append(f"by {points:.0f} points on the {number:,} {own} of the {split} split")
+    told = f"error rates are uncertain {', '.join(few)}"
+    return make_finding("small_split", None, told=told, unit=unit) if few else []
 
 
 def speakers_by_split(entries: Sequence[Entry]) -> dict[str, set[str]]:

@@ -129,8 +129,11 @@ def test_help_needs_nothing_heavy() -> None:
 
 def test_a_search_warns_of_what_shows_without_listening(faulty: Planter, tmp_path: Path) -> None:
     config = TrainConfig(data=str(faulty.folder), cache_dir=str(tmp_path), max_dropped_share=0.9)
-    small, _, shared, misfits, odd, command = _look_at(config, prepare(config))
-    assert re.search(r" has only \d\d words: its error rate is uncertain by \d\d points", small)
+    small, shared, misfits, odd, command = _look_at(config, prepare(config))
+    each = r"by \d\d points on the \d\d words of the {} split"
+    assert re.fullmatch(
+        rf"error rates are uncertain {each.format('validation')}, {each.format('test')}", small
+    )
     assert shared.startswith("WARNING: the same text in two splits: 4 texts, 4 of ")
     assert misfits.startswith("WARNING: text too long or too short for its audio: ")
     assert re.match(r"WARNING: odd characters in the texts of [789] clips, such as clips/", odd)
