@@ -6,16 +6,13 @@ import dataclasses
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
-from curves import FamilyName, LearningCurves, draw_curves
 from made_logs import events_of
 from plans import search_plan
-from simulation import our_search
 
 from trainer.data.clips import load_clips
 from trainer.data.drops import Drop
@@ -42,7 +39,7 @@ from tune.runs.final_round import choose_export, compare
 from tune.runs.outcome import Outcome
 from tune.runs.plan import Plan, write_experiment_file
 from tune.runs.session import data_of, session_started
-from tune.search.records import Records, Stop, TrialRecord
+from tune.search.records import Stop, TrialRecord
 from tune.util.environment import package_versions
 from tune.workers.averages import Measured
 
@@ -316,48 +313,8 @@ def search_outcome(folder: Path, *, baseline: float = 60.0, **kinds: Any) -> Out
     return Outcome(plan, read_log(written.path / EVENTS_FILE))
 
 
-def change(file: Path, **values: Any) -> None:
-    """Other values for some keys of a JSON or YAML file."""
-    content = yaml.safe_load(file.read_text()) | values
-    file.write_text(
-        json.dumps(content) if file.suffix == ".json" else yaml.safe_dump(content, sort_keys=False)
-    )
-
-
 def bring(made: ExperimentFolder, store: ObjectStore) -> None:
     """Upload an experiment of a folder, as its search would have: nothing that is hidden."""
     for file in sorted(made.path.rglob("*")):
         if file.is_file() and not file.name.startswith("."):
             store.write(f"{made.name}/{file.relative_to(made.path).as_posix()}", file.read_bytes())
-
-
-def simulated(
-    folder: Path, *, trials: int = 24, family: FamilyName = "noisy", seed: int = 0, **kinds: Any
-) -> ExperimentFolder:
-    """A search by the real searcher and scheduler on made-up curves (see `curves`).
-
-    Args:
-        folder: the storage.
-        trials: how many.
-        family: of `curves`.
-        seed: of the search and the curves.
-        kinds: other arguments of `write_experiment`.
-    """
-    plan = search_plan(Storage.parse(folder), "plan", space="lr_batch", trials=trials)
-    curve: LearningCurves = draw_curves(family, seed, RUNGS[-1], float(plan.base.learning_rate or 1e-3))
-    records = simulate(plan, curve, trials, seed, curve.baseline)
-    completed = [t for t in records.all() if t.status == "completed" and t.best_value is not None]
-    best = sorted(completed, key=lambda trial: trial.best_value or 0.0)[:2]
-    repeats = {
-        trial.trial_id: [curve(trial.config, RUNGS[-1], number)["wer"] for number in (7, 8)] for trial in best
-    }
-    finished = kinds.get("state", "finished") == "finished"
-    return write_experiment(
-        folder, records.all(), **{"baseline": curve.baseline, "repeats": repeats if finished else {}, **kinds}
-    )
-
-
-def simulate(plan: Plan, curve: Callable[..., Any], trials: int, seed: int, baseline: float) -> Records:
-    """The trials of such a search."""
-    options = {"seed": seed, "baseline": baseline, "trials": trials, "slots": 2}
-    return our_search(plan.space, curve, RUNGS, **options).records

@@ -121,8 +121,7 @@ def _method(result: EvaluationResult) -> list[str]:
     ]
     if scores.baseline is not None:
         items.append(
-            f"p: Student's t over {len(scores.reference):,} utterances; from 0.05 on no difference "
-            "is shown."
+            f"p: Student's t over {len(scores.reference):,} utterances; from 0.05 on no difference is shown."
         )
     if scores.empty_references:
         items.append(f"{scores.empty_references:,} clips in which nothing is said count in no rate.")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_experiments import made_trial, simulated, write_experiment
+from made_experiments import made_trial, write_experiment
 from pages import look_at, needs_chromium, screenshots
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -46,29 +47,38 @@ def browser() -> Iterator[Any]:
 def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a finished search with everything in it: finalists, failures, dropped clips, long words."""
     drops = [Drop("train", f"{'long/' * 30}{n}.wav", "unreadable_audio", "x" * 200) for n in range(90)]
+    trials = [
+        made_trial(
+            n,
+            [60.0, 40 - n / 2, 20 - n / 4][: 1 + n % 3],
+            rate=2e-4 * n,
+            warmup=n / 100,
+            batch=(4, 8, 16)[n % 3],
+        )
+        for n in range(1, 21)
+    ]
+    trials += [made_trial(21, [], rate=9e-3), made_trial(22, [50.0], error="x " * 300, accumulation=2)]
     kinds: dict[str, Any] = {"name": NAME, "drops": drops, "base_clips": True}
-    folder = simulated(tmp_path_factory.mktemp("rich"), trials=24, family="failing", seed=2, **kinds)
+    repeats = {"020": [15.0, 15.4], "017": [15.8, 15.9]}
+    folder = write_experiment(tmp_path_factory.mktemp("rich"), trials, repeats=repeats, **kinds)
     return write_report(folder)
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", ["DESKTOP", "PHONE"])
-def test_a_page_is_complete_quiet_and_fits(
-    rich: Path, browser: Any, tmp_path: Path, width: str, dark: bool
-) -> None:
+def test_a_page_is_complete_quiet_and_fits(rich: Path, browser: Any, tmp_path: Path) -> None:
     """Its figures can be read, are in the colours of the theme, and offer no upload to plotly's makers."""
-    seen = look_at(browser, rich, width, dark=dark)
-    picture = tmp_path / "page.png"
-    screenshots.photograph(browser, picture)
-    assert [line for line in seen.text.splitlines() if line in SECTIONS] == list(SECTIONS)
-    assert picture.stat().st_size > 100_000
-    plots = browser.find_elements("css selector", "figure .plot")
-    assert {plot.get_attribute("id") for plot in plots} == FIGURES
-    heights, ink, drawn, buttons, upload = browser.execute_script(SEEN)
-    assert len(heights) > 8 * len(plots)
-    assert min(heights) > 7  # pixels of a line of text
-    assert ink == drawn == ("rgb(227, 230, 234)" if dark else "rgb(31, 35, 41)")
-    assert (buttons, upload) == ([["toImage", "zoom2d", "pan2d", "resetScale2d"]], False)
+    for width, dark in itertools.product(("DESKTOP", "PHONE"), (False, True)):
+        seen = look_at(browser, rich, width, dark=dark)
+        picture = tmp_path / "page.png"
+        screenshots.photograph(browser, picture)
+        assert [line for line in seen.text.splitlines() if line in SECTIONS] == list(SECTIONS)
+        assert picture.stat().st_size > 100_000
+        plots = browser.find_elements("css selector", "figure .plot")
+        assert {plot.get_attribute("id") for plot in plots} == FIGURES
+        heights, ink, drawn, buttons, upload = browser.execute_script(SEEN)
+        assert len(heights) > 8 * len(plots)
+        assert min(heights) > 7  # pixels of a line of text
+        assert ink == drawn == ("rgb(227, 230, 234)" if dark else "rgb(31, 35, 41)")
+        assert (buttons, upload) == ([["toImage", "zoom2d", "pan2d", "resetScale2d"]], False)
 
 
 def test_on_paper_a_dark_page_is_light_narrow_and_unfolded(rich: Path, browser: Any) -> None:

@@ -11,19 +11,22 @@ from typing import Any
 import mlflow
 import pytest
 import yaml
+from made_logs import TRAINING, MadeLog
 from s3_server import KEYS, s3_server
 from search_process import QUICK, Search
 from test_state_machine import begun, made_search
 
 from tune.cli import main
 from tune.commands.search import read_options, search_parser
+from tune.experiments.events import Evaluated, SessionStarted, TrialStarted
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import fold
 from tune.experiments.object_stores.object_store import StorageError
-from tune.experiments.options import SearchOptions
+from tune.experiments.options import TRIAL, SearchOptions
 from tune.experiments.paths import settled
 from tune.experiments.storage import Storage
 from tune.runs.plan import write_experiment_file
+from tune.runs.resume import resume
 from tune.search.budgets import Budgets
 from tune.search.guards import Guard
 
@@ -106,6 +109,41 @@ def test_what_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ]:
         assert main([*words, *place]) == 2
         assert expected in capsys.readouterr().err
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> MadeLog:
+    """A training `alone` that has begun."""
+    made = MadeLog(tmp_path / "alone", **TRAINING)
+    made.session()
+    made.begin(TRIAL)
+    return made
+
+
+def test_a_training_that_failed_too_often_goes_on_from_its_last_checkpoint(training: MadeLog) -> None:
+    for seen, wer in ((100, 10.0), (200, 12.0), (300, 11.0)):
+        training.measure(TRIAL, seen, wer)
+    training.end(TRIAL, "failed", "boom")
+    training.again()
+    training.session()
+    training.append(TrialStarted(trial_id=TRIAL, folder=TRIAL))
+    starts = [path.rpartition("_")[2] for path in training.log.state.run(TRIAL).resumable]
+    assert starts == ["300", "100"], "the last, then the best"
+
+
+def test_a_training_that_was_killed_in_its_last_save_can_be_resumed(training: MadeLog) -> None:
+    training.measure(TRIAL, 100, 10.0)
+    last: dict[str, Any] = {"metrics": {"wer": 8.0}, "finished": True, "keep": "weights"}
+    training.append(Evaluated(trial_id=TRIAL, samples_seen=200, epoch=2.0, **last))
+    training.close()
+    resumed = resume("alone", Storage.parse(training.folder.parent), {}, "training")
+    resumed.experiment.log.append(
+        SessionStarted(session=2, began=0.0, options=training.log.state.options),
+        TrialStarted(trial_id=TRIAL, folder=TRIAL),
+    )
+    record = resumed.experiment.state.run(TRIAL)
+    resumed.experiment.close()
+    assert (len(record.resumable), record.outcome) == (1, "running")
 
 
 @pytest.mark.parametrize("finalists", [0, 2])

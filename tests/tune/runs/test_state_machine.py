@@ -432,7 +432,7 @@ class SearchMachine(RuleBasedStateMachine):
             "errors": (),
         }
         for file in ("config.json", *content[keep]):
-            (written / file).write_text("x")
+            (written / file).write_text(str(wer))
         (written / "utterances.json").write_text(
             json.dumps({"word_errors": [int(wer)] * 10, "words": [100] * 10})
         )
@@ -451,20 +451,23 @@ class SearchMachine(RuleBasedStateMachine):
             self.save(name)
 
     @precondition(lambda self: self.experiment is not None and self.running)
-    @rule(data=st.data(), again=st.booleans())
-    def fail(self, data: st.DataObject, again: bool) -> None:
+    @rule(data=st.data(), again=st.booleans(), late=st.booleans())
+    def fail(self, data: st.DataObject, again: bool, late: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.running)))
         with self.driver():
-            if not self.alive:
-                return
-            assert self.callback is not None
-            if again:
-                self.callback.on_trial_recover(0, [], self.trial(name))
-                self.goes_from(name)
-            else:
-                del self.running[name]
-                self.saves.pop(name, None)
-                self.callback.on_trial_error(0, [], self.trial(name))
+            if self.alive:
+                self.lose(name, again=again, late=late)
+
+    def lose(self, name: str, *, again: bool, late: bool = False) -> None:
+        """A training fails; a process of it may be killed later, and tell of what it saved meanwhile."""
+        assert self.callback is not None
+        (self.callback.on_trial_recover if again else self.callback.on_trial_error)(0, [], self.trial(name))
+        if late:
+            self.save(name)
+        self.saves.pop(name, None)
+        del self.running[name]
+        if again:
+            self.goes_from(name)
 
     @precondition(lambda self: self.experiment is not None)
     @rule(failures=st.sampled_from([1, 3]), seconds=st.sampled_from([0, 0, 5000, 30_000]))
@@ -529,7 +532,7 @@ class SearchMachine(RuleBasedStateMachine):
             place = files.place(name)
             place.mkdir(parents=True, exist_ok=True)
             for file in ("config.json", "model.safetensors"):
-                (place / file).write_text("x")
+                (place / file).write_text(str(wer))
             files.complete(place, name, {})
         if self.dies():  # between its name and the event
             raise Killed
@@ -752,9 +755,13 @@ class SearchMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_checkpoint_that_is_named_is_there(self) -> None:
+        """And its weights are those of the WER that counts."""
         for run in read_log(self.plan.folder / EVENTS_FILE).runs:
             for path in run.checkpoints:
                 assert (self.plan.folder / path).is_dir()
+            if run.has_weights:
+                weights = self.plan.folder / run.checkpoint / "model.safetensors"
+                assert float(weights.read_text()) == run.best_value
 
 
 SHORT = settings(
@@ -799,3 +806,47 @@ def test_killed_at_each_operation_of_its_end(torn: float) -> None:
             assert read_log(machine.plan.folder / EVENTS_FILE).written
         finally:
             machine.teardown()
+
+
+@pytest.fixture
+def search() -> Iterator[SearchMachine]:
+    """Of four trials and one finalist; what holds after every step does so in the end."""
+    machine = SearchMachine()
+    machine.begin(trials=4, finalists=1, repeats=1, budgets=Budgets())
+    for name in ("001", "002"):
+        machine.begin_training(name)
+    yield machine
+    machine.the_log_is_whole()
+    machine.every_checkpoint_that_is_named_is_there()
+    machine.teardown()
+
+
+def test_a_damaged_best_checkpoint_that_is_made_again_counts_with_its_own_wer(search: SearchMachine) -> None:
+    search.measure("001", 10.0)
+    search.lose("001", again=True)
+    search.running["001"] = 0  # it finds its only checkpoint damaged
+    search.measure("001", 11.0)  # some hardware does not compute the same twice
+    assert search.state.records["001"].best_value == 11.0
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_what_is_told_after_a_trial_was_taken_for_lost_is_not_heard(
+    search: SearchMachine, again: bool
+) -> None:
+    search.measure("001", 10.0, later=True)
+    search.lose("001", again=again, late=True)
+    record = search.state.records["001"]
+    assert (record.checkpoints, record.best_value) == ([], None), "measured anew, it can be the best"
+    assert not list(search.plan.folder.rglob("*checkpoint_*"))
+    if again:
+        search.measure("001", 10.0)
+        assert record.best_value == 10.0
+
+
+def test_a_finalist_has_weights_also_where_trials_that_never_ended_were_ahead(search: SearchMachine) -> None:
+    search.measure("001", 10.0)
+    for wer in (20.0, 18.0, 15.0):
+        search.measure("002", wer)
+    search.lose("001", again=False)
+    assert [trial.trial_id for trial in search.state.finalists(1)] == ["002"]
+    assert search.state.records["002"].has_weights

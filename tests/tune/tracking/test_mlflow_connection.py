@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,43 +28,24 @@ def begin(folder: Path, uri: str) -> None:
     MadeLog(folder / "x", uri).deliver()
 
 
-@pytest.fixture
-def stub() -> Iterator[Callable[[int, str], str]]:
-    """A web server that answers everything with one status and body; gives its address."""
-    servers: list[http.server.ThreadingHTTPServer] = []
-
-    def serve(status: int, body: str) -> str:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body.encode())
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        servers.append(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
-        return f"127.0.0.1:{servers[-1].server_port}"
-
-    yield serve
-    for server in servers:
-        server.shutdown()
-
-
 @pytest.mark.parametrize(
-    ("status", "body", "told"),
-    [
-        (401, "You are not authenticated.", "not authorised"),
-        (404, "<html>nothing here</html>", "no MLflow tracking server answers there"),
-    ],
+    ("status", "told"), [(401, "not authorised"), (404, "no MLflow tracking server answers there")]
 )
-def test_a_server_that_refuses(
-    status: int, body: str, told: str, stub: Callable[[int, str], str], tmp_path: Path
-) -> None:
-    with pytest.raises(TrackingError, match=told) as caught:
-        begin(tmp_path, f"http://me:secret@{stub(status, body)}")
+def test_a_server_that_refuses(status: int, told: str, tmp_path: Path) -> None:
+    class Refusing(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(TrackingError, match=told) as caught:
+            begin(tmp_path, f"http://me:secret@127.0.0.1:{server.server_port}")
+        server.shutdown()
     assert "secret" not in str(caught.value)
     assert "me:***@" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -117,20 +97,15 @@ def test_a_locked_database_is_one_line_and_gets_the_rest_later(tmp_path: Path) -
 
 
 def test_it_is_silent(tmp_path: Path) -> None:
-    """No log lines of MLflow and alembic, no links, no warnings, whether the store is there or not."""
+    """No log lines of MLflow and alembic, no links, no warnings."""
     code = f"""
 from pathlib import Path
 from made_logs import MadeLog
-from tune.util.errors import TrackingError
 made = MadeLog(Path({str(tmp_path)!r}, "quiet"))
 made.session(trials=1)
 made.trial("001", 50.0, 30.0, 12.0)
 made.finish()
 made.deliver()
-try:
-    MadeLog(Path({str(tmp_path)!r}, "away"), "http://127.0.0.1:9").deliver()
-except TrackingError:
-    pass
 """
     paths = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests" / "support")])
     done = subprocess.run(
@@ -138,7 +113,7 @@ except TrackingError:
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": paths, "NO_PROXY": "*"},
+        env={**os.environ, "PYTHONPATH": paths},
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,7 +1,9 @@
-"""Syncing beside a search: stores that are slow, away, cut off or come back, and one beside another."""
+"""Syncing, beside a search and by `tune-whisper sync`: stores that are slow, away, cut off, come back, or another's."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import threading
 import time
@@ -14,11 +16,31 @@ from cut_proxy import CutProxy
 from made_logs import MadeLog, whole_search
 from mlflow_server import Server, children, client_of, empty_database, only_parent, steps, wait_for
 
+from tune.cli import main
 from tune.experiments.results import run_ids
 from tune.tracking.sync import Sync
 from tune.util.errors import TrackingError
 
 Begin = Callable[..., Sync]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An MLflow server; experiments are called as their tests."""
+    server = Server(tmp_path_factory.mktemp("server"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[CutProxy]:
+    """Stands between a search and the server."""
+    proxy = CutProxy(server.port)
+    proxy.start()
+    yield proxy
+    proxy.passing.set()
+    proxy.stop()
 
 
 @pytest.fixture
@@ -28,6 +50,12 @@ def folder(tmp_path: Path) -> Path:
     folder.mkdir(parents=True)
     shutil.copy(empty_database(), folder / "mlflow.db")
     return folder
+
+
+@pytest.fixture
+def made(tmp_path: Path, proxy: CutProxy) -> MadeLog:
+    """An experiment whose server is behind the proxy; it is called as its test."""
+    return MadeLog(tmp_path / "experiments" / tmp_path.name, proxy.url)
 
 
 @pytest.fixture
@@ -46,27 +74,6 @@ def begin() -> Iterator[Begin]:
         each.stop()
 
 
-def test_what_happens_is_seen_within_seconds(folder: Path, begin: Begin) -> None:
-    made = MadeLog(folder)
-    sync = begin(made)
-    made.session(trials=1)
-    made.begin("001")
-    wait_for(lambda: run_ids(folder).get("001"), 10)
-    client = client_of(made.uri)
-    parent = only_parent(client, made.name)
-    assert children(client, parent)["001"].info.status == "RUNNING"
-    made.progress("001", 10)
-    wait_for(lambda: "loss" in children(client, parent)["001"].data.metrics, 10)
-    made.evaluate("001", 50.0)
-    wait_for(lambda: "wer" in children(client, parent)["001"].data.metrics, 5)
-    assert sync.problem is None
-    made.end("001", "failed")
-    made.finish("failed")
-    assert sync.finish() is None
-    assert client.get_run(parent).info.status == "FAILED"
-    assert run_ids(folder) == {"001": children(client, parent)["001"].info.run_id}
-
-
 def test_a_store_that_is_away_at_the_start_is_one_line(tmp_path: Path, proxy: CutProxy, begin: Begin) -> None:
     made = MadeLog(tmp_path / tmp_path.name, f"http://me:s3cret@127.0.0.1:{proxy.port}")
     proxy.stop()
@@ -75,8 +82,7 @@ def test_a_store_that_is_away_at_the_start_is_one_line(tmp_path: Path, proxy: Cu
     assert "\n" not in str(caught.value)
 
 
-def test_cut_in_the_middle_and_back(tmp_path: Path, server: Server, proxy: CutProxy, begin: Begin) -> None:
-    made = MadeLog(tmp_path / tmp_path.name, proxy.url)
+def test_cut_in_the_middle_and_back(made: MadeLog, server: Server, proxy: CutProxy, begin: Begin) -> None:
     sync = begin(made)
     made.session(trials=3)
     made.begin("001")
@@ -126,20 +132,19 @@ def test_given_up_at_the_end_and_told_how_to_deliver(tmp_path: Path, proxy: CutP
     assert not [path for path in files if b"s3cret" in path.read_bytes()]
 
 
-def test_a_server_that_hangs_holds_up_nobody(tmp_path: Path, proxy: CutProxy, begin: Begin) -> None:
-    made = MadeLog(tmp_path / tmp_path.name, proxy.url)
+def test_a_server_that_hangs_holds_up_nobody(made: MadeLog, proxy: CutProxy, begin: Begin) -> None:
     sync = begin(made)
     proxy.passing.clear()
     whole_search(made)
     before = time.monotonic()
     assert "18 events wait for MLflow" in (sync.finish(timeout=2.0) or "")
     assert time.monotonic() - before < 10
+    proxy.passing.set()
 
 
 def test_a_store_that_answers_after_seconds_delays_no_decision(
-    tmp_path: Path, server: Server, proxy: CutProxy, begin: Begin
+    made: MadeLog, server: Server, proxy: CutProxy, begin: Begin
 ) -> None:
-    made = MadeLog(tmp_path / tmp_path.name, proxy.url)
     sync = begin(made)
     made.session(trials=1)
     made.begin("001")
@@ -184,3 +189,86 @@ def test_a_damaged_line_is_told_and_what_came_before_is_delivered(folder: Path, 
         file.write(b'{"n": 20}\n')
     assert "line 19 is damaged" in str(wait_for(lambda: sync.problem, 10))
     assert "line 19 is damaged" in str(sync.finish())
+
+
+def words(made: MadeLog, *more: str) -> list[str]:
+    """Of `tune-whisper sync`."""
+    return ["sync", made.name, "--storage", str(made.folder.parent), *more]
+
+
+def test_what_waits_is_delivered_once(
+    made: MadeLog, server: Server, proxy: CutProxy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole_search(made)
+    entries = [{"trial_id": trial, "mlflow_run_id": None} for trial in ("001", "002")]
+    (made.folder / "results.json").write_text(json.dumps({"trials": entries, "repeats": []}))
+    proxy.stop()
+    assert main(words(made)) == 2
+    error = capsys.readouterr().err
+    assert "cannot be reached: Connection refused; is the server running?" in error
+    assert error.count("\n") == 1
+    proxy.start()
+    assert main(words(made)) == 0
+    assert capsys.readouterr().out == f"MLflow and the Optuna study: all 18 events of {made.name} are there\n"
+    client = client_of(server.url)
+    runs = children(client, only_parent(client, made.name))
+    assert steps(client, runs["001"].info.run_id) == [384, 1088, 3200]
+    found = json.loads((made.folder / "results.json").read_text())["trials"]
+    assert {entry["trial_id"]: entry["mlflow_run_id"] for entry in found} == {
+        key: run.info.run_id for key, run in runs.items()
+    }
+    assert main(words(made)) == 0
+    assert {key: run.info.run_id for key, run in runs.items()} == run_ids(made.folder)
+    assert children(client, only_parent(client, made.name)).keys() == runs.keys()
+
+
+def test_another_store_gets_nothing(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its ids would stand for those of the search's own store."""
+    made = MadeLog(folder)
+    whole_search(made)
+    made.deliver()
+    other = f"sqlite:///{tmp_path}/other.db"
+    assert main(words(made, "--tracking-uri", other)) == 2
+    assert "--tracking-uri must name the store that the search used" in capsys.readouterr().err
+    assert client_of(other).get_experiment_by_name(made.name) is None
+
+
+def test_a_store_that_was_emptied_is_told_everything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = MadeLog(tmp_path / "x")
+    whole_search(made)
+    made.deliver()
+    moved = tmp_path / "elsewhere" / "x"
+    shutil.move(made.folder, moved)
+    shutil.copy(empty_database(), moved / "mlflow.db")
+    assert main(["sync", "x", "--storage", str(moved.parent)]) == 0
+    assert "all 18 events of x are there" in capsys.readouterr().out
+    client = client_of(f"sqlite:///{moved}/mlflow.db")
+    assert set(children(client, only_parent(client, "x"))) == {"001", "002"}
+
+
+def test_a_search_syncs_now(
+    folder: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tune.tracking.sync._LOCK_SECONDS", 0.5)
+    made = MadeLog(folder)
+    whole_search(made)
+    running = begin(made)
+    assert main(words(made)) == 2
+    assert f"process {os.getpid()} syncs it now" in capsys.readouterr().err
+    running.stop()
+    assert main(words(made)) == 0
+
+
+def test_a_tracking_server_has_its_own_ui(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = MadeLog(tmp_path / tmp_path.name, server.url)
+    made.session()
+    made.deliver()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url.replace("://", "://me:secret@"))
+    assert main(["ui", made.name, "--storage", str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith(f"MLflow UI for {made.name}: {server.url}/#/experiments/")
+    assert "secret" not in output

@@ -28,6 +28,7 @@ from tune.search.finalists import Standing, Verdict
 from tune.tracking.mlflow import POSITION, MlflowStore
 from tune.tracking.mlflow_connection import open_store
 from tune.tracking.mlflow_runs import PARENT
+from tune.tracking.mlflow_texts import search_note
 from tune.util.errors import TrackingError
 
 
@@ -273,6 +274,20 @@ def test_a_single_training_is_one_run(tmp_path: Path, database: str) -> None:
     assert {100, 200} < set(steps(client, run.info.run_id, "loss"))
     assert run_ids(made.folder) == {"001": run.info.run_id}
     assert TRIALS_VIEW_TAG in experiment.tags
+
+
+def test_a_search_that_measured_nothing_and_was_interrupted(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path / "made")
+    made.session(trials=1)
+    assert search_note(made.saved, "").endswith("language `en` best by WER, still running.")
+    made.begin("001")
+    made.end("001", "failed", "ValueError: no such column")
+    made.finish("interrupted")
+    text = search_note(made.saved, " --storage x")
+    assert text.startswith("No trial reached an evaluation.\n")
+    assert ". **It was interrupted**; `--resume` goes on with it." in text
+    assert "\ntune-whisper --resume made --storage x\ntune-whisper report made --storage x\n" in text
+    assert "export" not in text
 
 
 @pytest.mark.parametrize("which", ["of a trial", "of the search"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from made_logs import MadeLog
-from mlflow_server import DIRECT, Server, running_ui, search_runs
+from mlflow_server import DIRECT, running_ui, search_runs
 
 from tune.cli import main
 from tune.experiments.events import ResultsWritten
@@ -109,19 +109,6 @@ def test_a_folder_that_was_moved(tmp_path: Path, capsys: pytest.CaptureFixture[s
     own = ExperimentFolder("own", (tmp_path / "own").rename(tmp_path / "elsewhere"))
     (own.path / "mlflow.db").touch()
     assert Experiment.read(own).tracking_uri == default_tracking_uri(own.path)
-
-
-def test_a_tracking_server_has_its_own_ui(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = MadeLog(tmp_path / tmp_path.name, server.url)
-    made.session()
-    made.deliver()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url.replace("://", "://me:secret@"))
-    assert main(["ui", made.name, "--storage", str(tmp_path)]) == 0
-    output = capsys.readouterr().out
-    assert output.startswith(f"MLflow UI for {made.name}: {server.url}/#/experiments/")
-    assert "secret" not in output
 
 
 @pytest.mark.slow
