@@ -24,7 +24,7 @@ MARK = "<!-- not run by a test"
 """Before a block with commands of other programs; the comment goes on with the reason."""
 OTHERS_OPTIONS = {"--env-manager", "--no-flash-attn", "--num-cpus"}
 """Options of other programs that the texts name: mlflow, whisper.cpp, ray."""
-LONGEST = {"README.md": 150, "ARCHITECTURE.md": 150, "CONTRIBUTING.md": 100}
+LONGEST = {"README.md": 150, "ARCHITECTURE.md": 120, "CONTRIBUTING.md": 100}
 
 
 class Block(NamedTuple):
