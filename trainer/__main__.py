@@ -36,14 +36,14 @@ def _train(argv: Sequence[str] | None) -> int:
     from trainer.model.rates import default_learning_rate
     from trainer.scoring.objectives import describe_rates, objective_value
     from trainer.train import evaluate, train
-    from trainer.training.taught import allowed_note
+    from trainer.training.suppressed import allowed_tokens_note
 
     def report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
-        told = f"loss {metrics.get('loss')}" if checkpoint_dir is None else describe_rates(metrics)
-        print(f"step {metrics['step']:.0f}, epoch {metrics['epoch']:.2f}: {told}", flush=True)
+        text = f"loss {metrics.get('loss')}" if checkpoint_dir is None else describe_rates(metrics)
+        print(f"step {metrics['step']:.0f}, epoch {metrics['epoch']:.2f}: {text}", flush=True)
 
     data = prepare(config, waveforms=config.augments)
-    for note in filter(None, [*data.notes, allowed_note(config, data)]):
+    for note in filter(None, [*data.notes, allowed_tokens_note(config, data)]):
         print(f"note: {note}")
     base = evaluate(config, data)
     print(f"before: {base.describe()}", flush=True)

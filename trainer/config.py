@@ -327,8 +327,8 @@ class TrainConfig:
             except ConfigError as error:
                 problems.append(str(error))
         if not problems and len(budgets := [name for name in BUDGETS if getattr(self, name) is not None]) > 1:
-            told = " and ".join(f"{name}={getattr(self, name):g}" for name in budgets)
-            problems.append(f"{told}: only one budget can be given; remove one")
+            given = " and ".join(f"{name}={getattr(self, name):g}" for name in budgets)
+            problems.append(f"{given}: only one budget can be given; remove one")
         if not problems:
             problems += self._stream_problems()
         if not problems and self.deepspeed is not None and self.optimizer != "adamw":

@@ -40,9 +40,9 @@ def packaged_file(name: str) -> Path:
         listed = importlib.metadata.files("tune-whisper") or []
     except importlib.metadata.PackageNotFoundError:
         listed = []
-    places = [root / name, root / "share" / "tune-whisper" / name]
-    places += [Path(str(file.locate())) for file in listed if file.name == name]
-    return next((place for place in places if place.is_file()), places[0])
+    paths = [root / name, root / "share" / "tune-whisper" / name]
+    paths += [Path(str(file.locate())) for file in listed if file.name == name]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def resolve_deepspeed(value: str) -> str:

@@ -70,9 +70,9 @@ def check_room(folder: Path) -> None:
     Raises:
         OSError: it is a file or lies below one, may not be written, or its disk is full.
     """
-    for place in (folder, *folder.absolute().parents):
-        if place.exists() and not place.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
+    for path in (folder, *folder.absolute().parents):
+        if path.exists() and not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
     with tempfile.TemporaryFile(dir=nearest_folder(folder)) as file:
         file.write(bytes(_PROBE))
 

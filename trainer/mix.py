@@ -68,7 +68,7 @@ class Mix:
         """The settings with which the clips of a source are loaded, as a data set of its own."""
         return config.replace(source_weights=None, **source.settings)
 
-    def place(self, source: Source) -> str:
+    def location(self, source: Source) -> str:
         """Where a source stands, for what is wrong with it: `mix.yaml:4: own`."""
         return f"{self.path}:{source.line}: {source.name}"
 
@@ -122,8 +122,8 @@ def _read(text: str, folder: Path, problems: Problems) -> list[Source]:
     if not problems.found:
         for one, other in itertools.combinations(found or (), 2):
             if one.settings == other.settings:
-                told = f"{other.name}: is the same as {one.name}; name it once, with a weight of 2"
-                problems.add(other.line, told)
+                problem = f"{other.name}: is the same as {one.name}; name it once, with a weight of 2"
+                problems.add(other.line, problem)
     if found and not any(source.weight for source in found):
         problems.add(root, "sources: every weight is 0, so nothing is trained on; raise one")
     return found or []
@@ -173,8 +173,8 @@ _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 
 def _from(folder: Path, data: str) -> str:
     """Data as a source names it, paths relative to the file's folder; names of the hub as they are."""
-    place = folder / data
+    path = folder / data
     of_hub = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", data) and not data.lower().endswith(_TABLES)
-    if data == "demo" or data.startswith(("/", "~")) or (of_hub and not place.exists()):
+    if data == "demo" or data.startswith(("/", "~")) or (of_hub and not path.exists()):
         return data
-    return os.path.normpath(place)
+    return os.path.normpath(path)

@@ -22,7 +22,7 @@ from trainer.scoring.objectives import RATES, describe_rates, objective_value, r
 from trainer.training.batches import BatchPlan, Frames, plan_points
 from trainer.training.checkpoints import check_resumable
 from trainer.training.distributed import check_world, process_group_of_one, scratch_folder, worker_seed
-from trainer.training.report import Keeper, Report, ignore
+from trainer.training.report import CheckpointStore, Report, ignore
 from trainer.training.window import Written, least_frames, varies, window_frames
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def train(
     data: PreparedData,
     report: Report = ignore,
     *,
-    keeper: Keeper | None = None,
+    store: CheckpointStore | None = None,
     clips: Sequence[int] | None = None,
     output_dir: Path | None = None,
     resume_from: Path | None = None,
@@ -168,8 +168,7 @@ def train(
         config: what to train, with a learning rate.
         data: features and clips, as `prepare(config, waveforms=config.augments)` makes them.
         report: called on every evaluation point with WER and checkpoint, and in between with the loss.
-        keeper: hears of evaluations in place of `report`, and decides what follows and what is saved where; of that
-            only what it asks for.
+        store: receives evaluations in place of `report`, and decides what follows and what is saved where.
         clips: only these of the validation split are measured, by their positions.
         output_dir: where checkpoints are kept; without it each is deleted once `report` has returned.
         resume_from: a checkpoint of the same training to go on from, as `report` was given it: weights,
@@ -184,7 +183,7 @@ def train(
         DiskFullError: a checkpoint does not fit on the disk.
     """
     from trainer.training.callbacks import ReportingCallback
-    from trainer.training.saving import CheckpointSaver, ReportingKeeper
+    from trainer.training.saving import CheckpointSaver, ReportingStore
 
     started = time.monotonic()
     check_world(config)
@@ -203,8 +202,8 @@ def train(
         trainer = make_trainer(config, data, measured, folder, whole=config.full_window_evaluation)
         plan = trainer.plan
         assert plan is not None
-        reporting = ReportingKeeper(report, folder, keep=output_dir is not None)
-        saver = CheckpointSaver(config, trainer, keeper or reporting)
+        reporting = ReportingStore(report, folder, keep=output_dir is not None)
+        saver = CheckpointSaver(config, trainer, store or reporting)
         callback = ReportingCallback(config, plan, report, saver)
         trainer.add_callback(callback)
         try:
@@ -288,7 +287,7 @@ def make_trainer(
     from trainer.training.arguments import loaders, set_tf32, training_arguments
     from trainer.training.collator import WhisperCollator
     from trainer.training.streamed import StreamedCollator, StreamedSplit
-    from trainer.training.taught import allow_taught
+    from trainer.training.suppressed import allow_label_tokens
     from trainer.training.whisper_trainer import WhisperTrainer
 
     if not torch.cuda.is_available():
@@ -310,7 +309,7 @@ def make_trainer(
         if varying:
             frames = augmented.frames if augmented else data.splits["train"].all_frames()
         plan = plan_batches(config, data.train, frames)
-        allow_taught(model.generation_config, config, data, processor)
+        allow_label_tokens(model.generation_config, config, data, processor)
         limit_training(model, config)
     # After the model: arguments with ZeRO 3 make transformers load it in pieces, where it cannot compute
     # Whisper's sinusoid positions (5.23). DeepSpeed splits it among the workers afterwards.

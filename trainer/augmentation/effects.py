@@ -91,8 +91,8 @@ def reverberate(samples: np.ndarray, impulse: np.ndarray, share: float = 1.0) ->
     first = int(np.argmax(np.abs(impulse)))
     impulse[first + before :] *= np.float32(share)
     size = scipy.fft.next_fast_len(len(samples) + len(impulse), real=True)
-    heard = scipy.fft.irfft(scipy.fft.rfft(samples, size) * scipy.fft.rfft(impulse, size), size)
-    return as_loud_as(heard[first : first + len(samples)], samples)
+    sound = scipy.fft.irfft(scipy.fft.rfft(samples, size) * scipy.fft.rfft(impulse, size), size)
+    return as_loud_as(sound[first : first + len(samples)], samples)
 
 
 def level(samples: np.ndarray) -> float:

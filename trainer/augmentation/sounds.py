@@ -24,14 +24,14 @@ class SoundFolder:
         Raises:
             DataError: there is no such folder, no audio in it, or a file that cannot be read or is empty.
         """
-        self._told = f"{setting}={folder!r}"
-        place, kinds = Path(folder).expanduser(), ", ".join(_SUFFIXES)
-        if not place.is_dir():
-            raise DataError(f"{self._told}: is not a folder; give one with {kinds} files")
-        named = (path for path in place.rglob("*") if not path.name.startswith("."))
+        self._setting = f"{setting}={folder!r}"
+        path, kinds = Path(folder).expanduser(), ", ".join(_SUFFIXES)
+        if not path.is_dir():
+            raise DataError(f"{self._setting}: is not a folder; give one with {kinds} files")
+        named = (path for path in path.rglob("*") if not path.name.startswith("."))
         self._files = sorted(path for path in named if path.suffix.lower() in _SUFFIXES)
         if not self._files:
-            raise DataError(f"{self._told}: has no {kinds} files; give a folder that has some")
+            raise DataError(f"{self._setting}: has no {kinds} files; give a folder that has some")
         for path in self._files:
             self._read(path, None, 1)
 
@@ -60,9 +60,9 @@ class SoundFolder:
                 samples = file.read(wanted, dtype="float32", always_2d=True).mean(axis=1)
                 rate = file.samplerate
         except soundfile.LibsndfileError as error:
-            told = f"{self._told}: {path.name}: {error.error_string}"
-            raise DataError(f"{told}; remove or replace the file") from error
+            text = f"{self._setting}: {path.name}: {error.error_string}"
+            raise DataError(f"{text}; remove or replace the file") from error
         if not len(samples):
-            raise DataError(f"{self._told}: {path.name}: is empty; remove or replace the file")
+            raise DataError(f"{self._setting}: {path.name}: is empty; remove or replace the file")
         found: np.ndarray = soxr.resample(samples, rate, SAMPLE_RATE)
         return found if len(found) else samples

@@ -66,7 +66,7 @@ class Span:
     problem: str = ""
     """What is wrong with these times; empty where nothing is."""
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """`12.50-31.20`."""
         return f"{self.start:.2f}-" + ("" if self.end is None else f"{self.end:.2f}")
 
@@ -282,10 +282,10 @@ class _Sndfile:
         self.announced: float | None = self.file.frames / self.rate
         self.failure: str | None = None
         # libsndfile cuts the length to what is there, and notes so: "data : 128000 (should be 63978)".
-        for told, there in re.findall(_SHORTER, self.file.extra_info):
+        for announced, there in re.findall(_SHORTER, self.file.extra_info):
             # Larger ones are of programs that did not know it yet.
-            if int(told) < 0x7FFFE000 or "64" in self.file.format:
-                self.announced = self.file.frames / self.rate * int(told) / max(1, int(there))
+            if int(announced) < 0x7FFFE000 or "64" in self.file.format:
+                self.announced = self.file.frames / self.rate * int(announced) / max(1, int(there))
                 self.failure = None if self.file.frames else "announces sound, holds none"
 
     def blocks(self) -> Iterator[np.ndarray]:
@@ -444,8 +444,8 @@ def _files_near(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     with contextlib.suppress(OSError):
         beside = sorted(path for path in folder.parent.iterdir() if path.is_dir())[:_FOLDERS]
-        for place in (folder, *beside):
-            for path in sorted(place.iterdir()) if place.is_dir() else ():
+        for near in (folder, *beside):
+            for path in sorted(near.iterdir()) if near.is_dir() else ():
                 if path.suffix.lower() in AUDIO_SUFFIXES:
                     found.setdefault(path.stem, path)
     return found

@@ -50,15 +50,15 @@ def found_or_built(folder: Path, build: Callable[[Path], None], *, needs: str | 
             _build(folder, partial, build, needs)
             return False
     except OSError as error:
-        told = f"cache_dir={str(folder.parent)!r}:"
+        setting = f"cache_dir={str(folder.parent)!r}:"
         if error.errno in FULL:
             raise DataError(
-                f"{told} the features do not fit ({error.strerror}); free some space and run again, which goes on "
+                f"{setting} the features do not fit ({error.strerror}); free some space and run again, which goes on "
                 "where it was, or set cache_dir to another disk"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise DataError(
-                f"{told} cannot be written ({error.strerror}); set cache_dir to a folder of your own"
+                f"{setting} cannot be written ({error.strerror}); set cache_dir to a folder of your own"
             ) from error
         raise
 
@@ -67,7 +67,7 @@ def is_complete(folder: Path, needs: str | None = None) -> bool:
     """Whether a folder is whole, with the file `needs`: each has its size, small ones also their checksum."""
     try:
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        whole = all(_seal(folder / name) == told for name, told in files.items())
+        whole = all(_seal(folder / name) == seal for name, seal in files.items())
         return whole and (needs is None or needs in files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False

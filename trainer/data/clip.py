@@ -38,7 +38,7 @@ class Clip:
     @property
     def name(self) -> str:
         """The file and the part of it, for messages and lists."""
-        return self.recording if self.span is None else f"{self.recording} [{self.span.told()}]"
+        return self.recording if self.span is None else f"{self.recording} [{self.span.describe()}]"
 
     def cell(self, column: str) -> str:
         """What the clip's row has in a column of the data (speaker, accent ...); empty where it has none.

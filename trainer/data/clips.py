@@ -29,7 +29,13 @@ from trainer.data.grouping import text_key
 from trainer.data.kept_splits import UNMARKED, read_kept_splits
 from trainer.data.segments import clips_of_rows
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
-from trainer.data.splits import complete_by_source, cut_splits, find_splits, leave_out_shared_files, told_of
+from trainer.data.splits import (
+    complete_by_source,
+    cut_splits,
+    find_splits,
+    leave_out_shared_files,
+    name_source,
+)
 from trainer.data.tables.table import Table
 from trainer.errors import ConfigError, DataError
 from trainer.mix import Source, is_mix, read_mix
@@ -123,10 +129,10 @@ def load_clips(config: TrainConfig, *, window: float | None = None, refuse_token
     ]
     cut, silent = joined([one[0] for one in cuts]), joined([one[1] for one in cuts])
     for one, (_, _, cut_notes) in zip(given, cuts, strict=True):
-        made_notes += told_of(one.source, cut_notes)
+        made_notes += name_source(one.source, cut_notes)
     text_key.cache_clear()
     stream = given[0].stream
-    notes += [*made_notes, *([stream.told()] if stream else [])]
+    notes += [*made_notes, *([stream.describe()] if stream else [])]
     return ClipTable(cut, notes, _drops(silent) + drops, silent, complete, stream)
 
 
@@ -162,7 +168,7 @@ def _given_sources(config: TrainConfig, window: float | None) -> list[_Given]:
         try:
             found.append(_given(mix.config(source, config), origin_of(source), window))
         except (ConfigError, DataError) as error:
-            problems.append(f"{mix.place(source)}: {error}")
+            problems.append(f"{mix.location(source)}: {error}")
     if problems:
         raise DataError("\n".join(problems))
     return found
@@ -207,9 +213,9 @@ def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
     splits: dict[str, list[Clip]] = {role: [] for role in chosen}
     for role, group in chosen.items():
         for table, rows in group:
-            made, told = clips_of_rows(config, table, rows, roles[role] or role, origin, window=window)
+            made, time_notes = clips_of_rows(config, table, rows, roles[role] or role, origin, window=window)
             splits[role] += made
-            filter_notes[1:1] = told
+            filter_notes[1:1] = time_notes
     notes += filter(None, filter_notes)
     notes += _column_note(config, next(table for group in chosen.values() for table, _ in group))
     unused = [
@@ -230,7 +236,7 @@ def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
     if config.splits is None:
         check_usable(config, _drops(silent), left={role: len(clips) for role, clips in usable.items()})
     stream = opened.train(wanted) if opened else None
-    return _Given(origin.source, config, usable, silent, told_of(origin.source, notes), stream)
+    return _Given(origin.source, config, usable, silent, name_source(origin.source, notes), stream)
 
 
 def _wanted_rows(
@@ -268,9 +274,9 @@ def _trained_on_both(
             f"train_on={config.train_on!r}: data={config.data!r} has no test split, so that nothing would be left to "
             "measure; give one with test_split, or take train_on=train"
         )
-    places = {id(clip): place for place, clip in enumerate(itertools.chain(*given.values()))}
+    positions = {id(clip): at for at, clip in enumerate(itertools.chain(*given.values()))}
     both = [*splits.get("train", ()), *splits.get("validation", ())]
-    both.sort(key=lambda clip: places[id(clip)])
+    both.sort(key=lambda clip: positions[id(clip)])
     return {"train": both, "validation": list(splits["test"])}
 
 
@@ -347,7 +353,7 @@ def _require_rows(
     config: TrainConfig,
     before: Mapping[str, list[Part]],
     after: Mapping[str, list[Part]],
-    told: str,
+    by: str,
     wanted: Mapping[str, list[str]],
 ) -> None:
     """Stop where a split is empty, and say whether it was before the rows wanted (`told` as such) were chosen."""
@@ -357,7 +363,7 @@ def _require_rows(
         if any(rows for _, rows in before[role]):
             column = next(iter(wanted))
             values = values_of([part for parts in before.values() for part in parts], column)
-            raise DataError(f"{told}: no row of the {role} split is left; column {column} has {some(values)}")
+            raise DataError(f"{by}: no row of the {role} split is left; column {column} has {some(values)}")
         raise DataError(
             f"data={config.data!r}: the {role} split is empty; give one that has clips with {role}_split"
         )

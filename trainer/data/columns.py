@@ -93,7 +93,7 @@ def find_audio_column(config: TrainConfig, table: Table) -> str:
         DataError: there is none; the message lists the columns.
     """
     if config.audio_column is not None:
-        return _told("audio_column", config.audio_column, table)
+        return _named_column("audio_column", config.audio_column, table)
     # Hub data sets have both `audio`, with the content, and `path`, which names files of the author's disk.
     found = named(AUDIO_NAMES, table.embedded) or named(AUDIO_NAMES, table.columns)
     if found is None and len(table.embedded) == 1:
@@ -108,7 +108,7 @@ def find_text_column(config: TrainConfig, table: Table) -> str:
         DataError: there is none, or the one told holds no text; the message lists the columns.
     """
     if config.text_column is not None:
-        name = _told("text_column", config.text_column, table)
+        name = _named_column("text_column", config.text_column, table)
         if name in table.embedded or not _holds_text(table.columns[name]):
             raise DataError(
                 f"text_column={name!r}: holds no text; {table.origin} has {_names(table.column_names)}"
@@ -154,7 +154,7 @@ def _names(columns: Iterable[str]) -> str:
     return ", ".join(map(shown, columns))
 
 
-def _told(field: str, name: str, table: Table) -> str:
+def _named_column(field: str, name: str, table: Table) -> str:
     if name not in table.column_names:
         raise DataError(
             f"{field}={name!r}: no such column in {table.origin}; it has {_names(table.column_names)}"
@@ -291,11 +291,12 @@ def row_origins(config: TrainConfig, table: Table, origin: Origin) -> Callable[[
         DataError: there is no such column, or later a row says none that Whisper knows.
     """
     fields = {"language": config.language_column, "task": config.task_column}
-    told = {field: name for field, name in fields.items() if name is not None}
-    if not told:
+    asked = {field: name for field, name in fields.items() if name is not None}
+    if not asked:
         return lambda row: origin
     columns = {
-        field: table.columns.get(_told(f"{field}_column", name, table), []) for field, name in told.items()
+        field: table.columns.get(_named_column(f"{field}_column", name, table), [])
+        for field, name in asked.items()
     }
     origins: dict[tuple[str, ...], Origin] = {}
 
@@ -312,8 +313,8 @@ def row_origins(config: TrainConfig, table: Table, origin: Origin) -> Callable[[
                         else f"none of {', '.join(_TASKS)}"
                     )
                     raise DataError(
-                        f"{table.place(row)}: column {told[field]} has {shown(cell)!r}, {known}; correct it, or leave "
-                        "the row out with row_filter"
+                        f"{table.location(row)}: column {asked[field]} has {shown(cell)!r}, {known}; correct it, or "
+                        "leave the row out with row_filter"
                     )
             origins[cells] = dataclasses.replace(origin, **values)
         return origins[cells]

@@ -103,30 +103,30 @@ def check_drops(config: TrainConfig, drops: Sequence[Drop], *, total: int, windo
     """
     if not drops:
         return []
-    told = describe_drops(drops, window)
+    text = describe_drops(drops, window)
     bad = [drop for drop in drops if drop.reason not in (HELD_OUT, OTHER_SPLIT)]  # of those nothing is wrong
     wanted = total - len(drops) + len(bad)
     share = len(bad) / max(wanted, 1)
     if share > config.max_dropped_share:
         # Rounded up to whole percents: the value that is proposed must let this very data pass.
         enough = min(1.0, (int(share * 100) + 1) / 100)
-        told = describe_drops(bad, window)
+        text = describe_drops(bad, window)
         raise DataError(
-            f"data={config.data!r}: {len(bad)} of {wanted} clips ({share:.1%}) cannot be used: {told} "
+            f"data={config.data!r}: {len(bad)} of {wanted} clips ({share:.1%}) cannot be used: {text} "
             f"(the first is {_first(bad)}); max_dropped_share={config.max_dropped_share:g} allows fewer; "
             f"to go on without them: --set max_dropped_share={enough:g}"
         )
-    return [f"dropped {len(drops)} of {total} clips: {told}"]
+    return [f"dropped {len(drops)} of {total} clips: {text}"]
 
 
 def _first(drops: Sequence[Drop]) -> str:
     """The first clip that was dropped, why, and where to look if its file is missing."""
-    told = f"{shown(drops[0].name)}: {drops[0].detail}"
+    text = f"{shown(drops[0].name)}: {drops[0].detail}"
     missing = drops[0].detail.startswith("file not found")
-    return f"{told}; audio_dir=FOLDER says where files are" if missing else told
+    return f"{text}; audio_dir=FOLDER says where files are" if missing else text
 
 
 def describe_drops(drops: Sequence[Drop], window: float | None = None) -> str:
     """How many for which reason, in words; `window` is the model's in seconds, once it is known."""
-    told = ", ".join(f"{count} {DROP_REASONS[reason]}" for reason, count in count_by_reason(drops).items())
-    return told if window is None else told.replace("model's window", f"model's window of {window:g} s")
+    text = ", ".join(f"{count} {DROP_REASONS[reason]}" for reason, count in count_by_reason(drops).items())
+    return text if window is None else text.replace("model's window", f"model's window of {window:g} s")

@@ -79,27 +79,27 @@ def _has_path(kind: pa.DataType) -> bool:
     return bool(pa.types.is_struct(kind) and kind.get_field_index("path") >= 0)
 
 
-def find_file(told: str, bases: Sequence[Path]) -> str:
+def find_file(name: str, bases: Sequence[Path]) -> str:
     """The absolute path of a file named relative to the first of `bases` that has it; empty for no name.
 
     Where none has it, backslashes are taken for slashes, and letters with accents for their other Unicode form.
     """
-    if (plain := _plain_file(told, bases)) is not None or not told:
+    if (plain := _plain_file(name, bases)) is not None or not name:
         return plain or ""
     # Only the user's own home: `~take.wav` is a file, not the home of somebody called take.wav.
-    path = Path(told).expanduser() if told.startswith("~/") else Path(told)
+    path = Path(name).expanduser() if name.startswith("~/") else Path(name)
     names = [str(path), str(path).replace("\\", "/")]
     names += [unicodedata.normalize(form, names[1]) for form in ("NFC", "NFD")]
-    places = [(base / name).absolute() for name in dict.fromkeys(names) for base in bases or [Path()]]
-    return str(next((place for place in places if _is_file(place)), places[0]))
+    candidates = [(base / name).absolute() for name in dict.fromkeys(names) for base in bases or [Path()]]
+    return str(next((candidate for candidate in candidates if _is_file(candidate)), candidates[0]))
 
 
-def _plain_file(told: str, bases: Sequence[Path]) -> str | None:
+def _plain_file(name: str, bases: Sequence[Path]) -> str | None:
     """The same for names as nearly all are, which need no pathlib: with a million rows it is most of the time."""
-    if not told or told[0] in "/~." or told[-1] in "/." or "//" in told or "/." in told:
+    if not name or name[0] in "/~." or name[-1] in "/." or "//" in name or "/." in name:
         return None
     for base in bases:
-        if os.path.isfile(path := f"{base.absolute()}/{told}"):  # noqa: PTH113
+        if os.path.isfile(path := f"{base.absolute()}/{name}"):  # noqa: PTH113
             return path
     return None
 

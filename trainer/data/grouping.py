@@ -35,7 +35,7 @@ class Grouping:
     even: bool = False
     """Whether every text is divided alike among the splits."""
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The sentence for the user."""
         shown = " and ".join(filter(None, (", ".join(self.by[:-1]), *self.by[-1:])))
         return f"splits are made by {shown}: none of them is in two splits{self.mixed}"
@@ -144,17 +144,17 @@ def file_keys(clips: Sequence[Clip]) -> Iterator[Hashable]:
     Audio inside a table goes by its name there, unless most of these are alike (`audio.wav` in every row).
     """
     known: dict[str, Hashable] = {"": None}
-    telling = names_tell([clip.name for clip in clips if clip.embedded is not None])
+    differ = names_differ([clip.name for clip in clips if clip.embedded is not None])
     for clip in clips:
         if clip.embedded is not None:
-            yield clip.name if telling else None
+            yield clip.name if differ else None
         else:
             if clip.path not in known:
                 known[clip.path] = _real_file(clip.path)
             yield known[clip.path]
 
 
-def names_tell(names: Collection[str | None]) -> bool:
+def names_differ(names: Collection[str | None]) -> bool:
     """Whether audio inside a table can be told by its names: most of them are there, and not alike."""
     return len(set(filter(None, names))) > len(names) / 2
 
@@ -214,22 +214,22 @@ def set_apart(
     taken: Counter[str] = Counter()
     members = [Counter(clips[at].origin.source for at in group) for group in ordered]
 
-    def take(place: int) -> None:
-        apart.update(ordered[place])
-        taken.update(members[place])
+    def take(index: int) -> None:
+        apart.update(ordered[index])
+        taken.update(members[index])
 
-    for place, of in enumerate(members):
+    for index, of in enumerate(members):
         if all(taken[source] + number <= wanted[source] for source, number in of.items()):
-            take(place)
+            take(index)
     for source in sizes:
         # The smallest group of a source of which none was small enough, if that leaves something of each.
         open_to = [
-            place
-            for place, of in enumerate(members)
+            index
+            for index, of in enumerate(members)
             if of[source] and all(taken[other] + number < sizes[other] for other, number in of.items())
         ]
         if not taken[source] and open_to:
-            take(min(open_to, key=lambda place: (len(ordered[place]), place)))
+            take(min(open_to, key=lambda index: (len(ordered[index]), index)))
     few = whole and _few_texts(clips, apart, sum(wanted.values()))
     good = not few and all(wanted[name] / 2 <= taken[name] <= 2 * wanted[name] for name in sizes)
     keep = [clip for at, clip in enumerate(clips) if at not in apart]
@@ -242,11 +242,11 @@ def _evenly(clips: Sequence[Clip], ordered: Sequence[list[int]]) -> list[list[in
     sizes = Counter(keys)
     starts = {key: int.from_bytes(rank(0, key)[:4]) / 2**32 for key in sizes}
     seen: Counter[str] = Counter()
-    places = []
+    positions = []
     for key in keys:
-        places.append((seen[key] + starts[key]) / sizes[key])
+        positions.append((seen[key] + starts[key]) / sizes[key])
         seen[key] += 1
-    return [ordered[at] for at in sorted(range(len(ordered)), key=lambda at: places[at])]
+    return [ordered[at] for at in sorted(range(len(ordered)), key=lambda at: positions[at])]
 
 
 def _few_texts(clips: Sequence[Clip], apart: set[int], wanted: int) -> bool:
@@ -261,7 +261,7 @@ def rank(seed: int, *parts: str) -> bytes:
     return hashlib.sha256("\0".join((str(seed), *parts)).encode()).digest()
 
 
-class _Telling(dict[int, int | None]):
+class _TextKeys(dict[int, int | None]):
     """For `str.translate`: what tells texts apart stays, what does not goes."""
 
     def __missing__(self, code: int) -> int | None:
@@ -269,7 +269,7 @@ class _Telling(dict[int, int | None]):
         return self[code]
 
 
-_TELLING = _Telling()
+_TEXT_KEYS = _TextKeys()
 
 
 @functools.lru_cache(maxsize=1 << 20)
@@ -278,4 +278,4 @@ def text_key(text: str) -> str:
 
     Splits ask for that of each clip several times; `load_clips` forgets them all in the end.
     """
-    return unicodedata.normalize("NFKC", text).casefold().translate(_TELLING)
+    return unicodedata.normalize("NFKC", text).casefold().translate(_TEXT_KEYS)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from trainer.config import TrainConfig
 from trainer.data.clip import Clip
 from trainer.data.columns import SPEAKER_NAMES
-from trainer.data.grouping import audio_key, cells, names_tell, text_key
+from trainer.data.grouping import audio_key, cells, names_differ, text_key
 from trainer.data.sources import SPLIT_ALIASES
 from trainer.errors import DataError
 
@@ -48,8 +48,8 @@ def encode_splits(splits: Mapping[str, Sequence[Clip]], audio: Mapping[str, Sequ
     clips = [clip for role in _ROLES for clip in splits.get(role, ())]
     sizes = [len(splits.get(role, ())) for role in _ROLES]
     columns = {"role": np.repeat(np.arange(len(_ROLES), dtype=np.uint8), sizes), **_keys(clips)}
-    heard = [key for role in _ROLES for key in audio.get(role, ())] if audio else [0] * len(clips)
-    columns["audio"] = np.array(heard, np.uint64)
+    audio_keys = [key for role in _ROLES for key in audio.get(role, ())] if audio else [0] * len(clips)
+    columns["audio"] = np.array(audio_keys, np.uint64)
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns), buffer, compression="zstd")
     return buffer.getvalue()
@@ -66,10 +66,10 @@ def read_kept_splits(path: str) -> KeptSplits:
     import pyarrow.parquet as pq
 
     try:
-        place = Path(path).expanduser()
-        if not place.is_file():
+        file = Path(path).expanduser()
+        if not file.is_file():
             raise FileNotFoundError("no such file")
-        table = pq.read_table(place)
+        table = pq.read_table(file)
         if any(table[name].type != kind or table[name].null_count for name, kind in _schema().items()):
             raise ValueError("its columns are not those of splits")
         role, *keys = (table[name].to_numpy() for name in _schema())
@@ -139,7 +139,7 @@ class KeptSplits:
         keys = _keys(clips)
         return list((self.pairs.roles(_pairs(keys["file"], keys["text"])) == _TRAIN).tolist())
 
-    def heard_in(self, role: str, audio: Sequence[int]) -> list[bool]:
+    def has_audio(self, role: str, audio: Sequence[int]) -> list[bool]:
         """Which audio was in `train`, `validation` or `test`, by its key, whatever its name and text are now."""
         import numpy as np
 
@@ -192,12 +192,12 @@ class KeptSplits:
 
     def _notes(self, found: Counter[str], new: int, left_out: int) -> list[str]:
         sizes = ", ".join(f"{size:,} {role}" for role, size in self.sizes.items() if size)
-        told = [f"splits as they were kept ({sizes})"]
+        parts = [f"splits as they were kept ({sizes})"]
         gone = sum(max(0, size - found[role]) for role, size in self.sizes.items())
-        told += [f"{gone:,} of these clips are gone from the data"] if gone else []
-        told += [f"{new:,} new clips count as training clips"] if new else []
-        told += [f"{left_out:,} new clips are left out"] if left_out else []
-        return ["; ".join(told)]
+        parts += [f"{gone:,} of these clips are gone from the data"] if gone else []
+        parts += [f"{new:,} new clips count as training clips"] if new else []
+        parts += [f"{left_out:,} new clips are left out"] if left_out else []
+        return ["; ".join(parts)]
 
 
 def _against(role: str, others: Sequence[int]) -> str:
@@ -221,23 +221,23 @@ def _keys(clips: Sequence[Clip]) -> dict[str, np.ndarray]:
     """uint64 hashes of each clip's file, text and speaker; 0 where that is not known."""
     import numpy as np
 
-    tell: dict[int, bool] = {}
+    differ: dict[int, bool] = {}
     return {
-        "file": np.fromiter((_file_key(clip, tell) for clip in clips), np.uint64),
+        "file": np.fromiter((_file_key(clip, differ) for clip in clips), np.uint64),
         "text": _hashes(text_key(clip.text) for clip in clips),
         "speaker": _hashes(cells(clips, SPEAKER_NAMES)),
     }
 
 
-def _file_key(clip: Clip, tell: dict[int, bool]) -> int:
+def _file_key(clip: Clip, differ: dict[int, bool]) -> int:
     """Of its file as the data names it; of its content where the names inside a table tell nothing.
 
     `tell` remembers of which columns they do; give the same one for all clips.
     """
     if clip.embedded is not None:
-        if (column := id(clip.embedded)) not in tell:
-            tell[column] = names_tell(clip.embedded.names)
-        if not tell[column] or not clip.embedded.names[clip.row]:
+        if (column := id(clip.embedded)) not in differ:
+            differ[column] = names_differ(clip.embedded.names)
+        if not differ[column] or not clip.embedded.names[clip.row]:
             return audio_key(clip.source().file)
     return _hash(posixpath.normpath(clip.recording.replace("\\", "/")))
 

@@ -149,6 +149,6 @@ def check_languages(config: TrainConfig, clips: Iterable[Clip], processor: Proce
             if not origin.source:
                 raise
             mix = read_mix(config.data)
-            place = next(mix.place(source) for source in mix.sources if source.name == origin.source)
-            raise ModelError(f"{place}: {error}") from error
+            location = next(mix.location(source) for source in mix.sources if source.name == origin.source)
+            raise ModelError(f"{location}: {error}") from error
     prefix_tokens(config, processor)

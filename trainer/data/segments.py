@@ -35,7 +35,7 @@ _LONGEST_PAUSE = 1.0
 """Seconds between two segments that are joined: longer ones have sounds that nobody wrote down."""
 _OVERLAP = 0.1
 """Seconds by which cues may overlap: less is rounding."""
-_MOST_TOLD = 5
+_MOST_SHOWN = 5
 _LENGTH_COLUMNS = ("offset", "duration")
 """Start and length, as NeMo's manifests have them."""
 _OTHER_COLUMNS = (
@@ -86,10 +86,10 @@ def clips_of_rows(
         if column is not None:
             path, name = "", column.names[row]
         else:
-            told = audio_path(table.columns[audio][row])
-            if told not in files:
-                files[told] = table.find(told), _below(told, table.bases)
-            path, name = files[told]
+            cell = audio_path(table.columns[audio][row])
+            if cell not in files:
+                files[cell] = table.find(cell), _below(cell, table.bases)
+            path, name = files[cell]
         own, span = origins(row), spans[row] if spans and spans[row] != WHOLE else None
         return Clip(
             f"{before}{name or f'{split}[{row}]'}",
@@ -106,16 +106,16 @@ def clips_of_rows(
     if spans is None:
         return list(map(clip, rows)), []
     clips = list(_joined_clips(config, table, set(rows), audio, spans, clip, window))
-    return clips, _told_times(table, len(rows), clips)
+    return clips, _time_notes(table, len(rows), clips)
 
 
-def _below(told: str, bases: Sequence[Path]) -> str:
+def _below(path: str, bases: Sequence[Path]) -> str:
     """A path in full relative to the table that it stands in, as if the data set had been meant to move."""
-    if told.startswith("/"):
+    if path.startswith("/"):
         for base in bases:
-            if told.startswith(beginning := f"{base.absolute()}/"):
-                return told.removeprefix(beginning)
-    return told
+            if path.startswith(beginning := f"{base.absolute()}/"):
+                return path.removeprefix(beginning)
+    return path
 
 
 def _joined_clips(
@@ -131,9 +131,9 @@ def _joined_clips(
     if most:
         window = window_seconds(load_processor(config).feature_extractor) if window is None else window
         most = min(most, window)
-    told = [name for name in (config.language_column, config.task_column) if name in table.columns]
+    chosen = [name for name in (config.language_column, config.task_column) if name in table.columns]
     found = [named(names, table.columns) for names in (SPEAKER_NAMES, LANGUAGE_NAMES)]
-    same = [table.columns[name] for name in (*told, *found) if name is not None]
+    same = [table.columns[name] for name in (*chosen, *found) if name is not None]
     files: dict[str, list[int]] = {}
     for row, value in enumerate(table.columns[audio]):
         files.setdefault(audio_path(value), []).append(row)
@@ -221,7 +221,7 @@ def _find_spans(config: TrainConfig, table: Table, audio: str) -> list[Span] | N
         until = until + begin if lengths and until is not None else until
         problem = ""
         if until is not None and until <= begin:
-            problem = f"{table.place(row)}: ends at {until:.2f} s, and begins at {begin:.2f} s"
+            problem = f"{table.location(row)}: ends at {until:.2f} s, and begins at {begin:.2f} s"
         spans.append(Span(begin, until, problem))
     return spans
 
@@ -236,18 +236,18 @@ def _seconds(table: Table, row: int, column: str, value: Any) -> float | None:
         number = math.nan
     if not (math.isfinite(number) and number >= 0):
         raise DataError(
-            f"{table.place(row)}: {column}={shown(text)!r}: must be seconds from the beginning of the recording, such "
-            "as 12.5; if the files are cut already, set segment_columns=null"
+            f"{table.location(row)}: {column}={shown(text)!r}: must be seconds from the beginning of the recording, "
+            "such as 12.5; if the files are cut already, set segment_columns=null"
         )
     return number / 1000 if column.lower().endswith(_MILLISECONDS) else number
 
 
-def _told_times(table: Table, rows: int, clips: Sequence[Clip]) -> list[str]:
+def _time_notes(table: Table, rows: int, clips: Sequence[Clip]) -> list[str]:
     """What a user should know of the times of a table's clips, which were made of so many rows, before any is heard."""
     parts = [(clip.path, clip.span.start, clip.row, clip.span) for clip in clips if clip.span is not None]
     notes = [f"{span.problem}; it is left out" for *_, span in parts if span.problem]
-    if len(notes) > _MOST_TOLD:
-        notes[_MOST_TOLD:] = [f"{len(notes) - _MOST_TOLD:,} more are left out for their times"]
+    if len(notes) > _MOST_SHOWN:
+        notes[_MOST_SHOWN:] = [f"{len(notes) - _MOST_SHOWN:,} more are left out for their times"]
     cues = CUE_COLUMN in table.columns
     if rows > len(clips):
         kind = "cues" if cues else "rows"
@@ -256,7 +256,7 @@ def _told_times(table: Table, rows: int, clips: Sequence[Clip]) -> list[str]:
         return notes
     ordered = sorted((part for part in parts if not part[3].problem), key=lambda part: part[:3])
     overlapping = [
-        f"{table.place(row)}: begins at {start:.2f} s, and row {first + 1} ends at {span.end or math.inf:.2f} s"
+        f"{table.location(row)}: begins at {start:.2f} s, and row {first + 1} ends at {span.end or math.inf:.2f} s"
         for (file, _, first, span), (other, start, row, _) in itertools.pairwise(ordered)
         if file == other and (span.end or math.inf) - start > _OVERLAP
     ]
@@ -280,4 +280,4 @@ def _mark_overlapping(table: Table, rows: Sequence[int], spans: list[Span]) -> N
             wrong[one] = f"ends at {first.end:.2f} s, the next cue begins at {second.start:.2f} s"
             wrong[other] = f"begins at {second.start:.2f} s, the cue before it ends at {first.end:.2f} s"
     for row, what in wrong.items():
-        spans[row] = dataclasses.replace(spans[row], problem=f"{table.place(row)}: {what}")
+        spans[row] = dataclasses.replace(spans[row], problem=f"{table.location(row)}: {what}")

@@ -135,10 +135,10 @@ def _common_voice(folder: Path, config: TrainConfig) -> Found | None:
     if len(releases) == 1:  # its rows say the language
         return _read_release(next(iter(releases.values())), config, [])
     code = config.language or "en"
-    for name, place in releases.items():
+    for name, release in releases.items():
         if language_code(name) == code:
             return _read_release(
-                place, config, [f"took {name} of the release's languages {', '.join(releases)}"]
+                release, config, [f"took {name} of the release's languages {', '.join(releases)}"]
             )
     raise DataError(
         f"data={config.data!r}: the release has {', '.join(releases)}, not language={code}; set the "
@@ -182,14 +182,14 @@ def _named_files(folder: Path, config: TrainConfig) -> Found | None:
     return (found, []) if found else None
 
 
-def _manifests(place: Path, names: Collection[str], bases: tuple[Path, ...] = ()) -> dict[str, list[Table]]:
+def _manifests(folder: Path, names: Collection[str], bases: tuple[Path, ...] = ()) -> dict[str, list[Table]]:
     """Manifests of these names, whole (`dev.csv`) or in the hub's pieces (`train-00000-of-00002.parquet`).
 
     Raises:
         DataError: one is there in several formats, which have not as many rows.
     """
     found: dict[str, dict[str, list[Table]]] = {}
-    for path in sorted(place.iterdir()) if place.is_dir() else ():
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         name, suffix = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem).lower(), path.suffix.lower()
         if suffix in MANIFEST_SUFFIXES and name in names:
             found.setdefault(name, {}).setdefault(suffix, []).append(read_manifest(path, bases=bases))
@@ -214,14 +214,14 @@ def _one_of(formats: Mapping[str, Sequence[Table]]) -> list[Table]:
 def _split_folders(folder: Path, config: TrainConfig) -> Found | None:
     """Folders named by split, each with a manifest of its own, of Kaldi's kind or with Parquet files."""
     splits: dict[str, list[Table]] = {}
-    for place in sorted(folder.iterdir()):
-        if place.is_dir() and split_role(place.name):
-            tables = _manifests(place, ["metadata"]).get("metadata")
-            if tables is None and (kaldi := _kaldi(place, config)) is not None:
+    for child in sorted(folder.iterdir()):
+        if child.is_dir() and split_role(child.name):
+            tables = _manifests(child, ["metadata"]).get("metadata")
+            if tables is None and (kaldi := _kaldi(child, config)) is not None:
                 tables = kaldi[0][""]
-            tables = tables or [read_manifest(path) for path in sorted(place.glob("*.parquet"))]
+            tables = tables or [read_manifest(path) for path in sorted(child.glob("*.parquet"))]
             if tables:
-                splits[place.name] = tables
+                splits[child.name] = tables
     return (splits, []) if splits else None
 
 

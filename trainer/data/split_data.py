@@ -25,7 +25,7 @@ from trainer.data.labels import check_languages, make_labels
 from trainer.data.prepared import PreparedSplit, find_features
 from trainer.data.segments import clips_of_rows
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
-from trainer.data.splits import split_of_role, subset, told_of
+from trainer.data.splits import name_source, split_of_role, subset
 from trainer.data.text import has_words
 from trainer.errors import ConfigError, DataError, ModelError
 from trainer.mix import is_mix, read_mix
@@ -112,10 +112,10 @@ def _load_sources(config: TrainConfig, split: str) -> SplitClips:
         try:
             part = load_split(mix.config(source, config), split, origin_of(source))
         except (ConfigError, DataError) as error:
-            problems.append(f"{mix.place(source)}: {error}")
+            problems.append(f"{mix.location(source)}: {error}")
         else:
             clips += part.clips
-            notes += told_of(source.name, part.notes)
+            notes += name_source(source.name, part.notes)
     if not clips:
         raise DataError("\n".join(problems))
     return SplitClips(split, clips, [*(f"WARNING: {problem}" for problem in problems), *notes])
@@ -134,7 +134,7 @@ def load_untrained(config: TrainConfig, origin: Origin = PLAIN) -> SplitClips:
         notes = [
             note
             for one, source in zip(found, mix.sources, strict=True)
-            for note in told_of(source.name, one.notes)
+            for note in name_source(source.name, one.notes)
         ]
         name = found[0].name if len({one.name for one in found}) == 1 else ALL
         return SplitClips(name, [clip for one in found for clip in one.clips], notes)
@@ -166,7 +166,7 @@ def _taken_as_it_is(
         raise DataError(
             f"data={config.data!r}: the split {split!r} has no clip with text{how}; give another one"
         )
-    notes = notes + ([note] if note else []) + [told for _, times in made for told in times]
+    notes = notes + ([note] if note else []) + [text for _, times in made for text in times]
     limit, usable = config.max_eval_clips, [clip for clip in clips if is_usable(config, clip.text)]
     if limit is not None and limit < len(usable):
         notes.append(f"{split}: {limit} of {len(usable)} clips (data_seed={config.data_seed})")
@@ -245,7 +245,7 @@ def prepare_split(
             f"data={config.data!r}: no clip of the split {source.name!r} can be used; the first is "
             f"{drops[0].name}: {drops[0].detail}"
         )
-    told = check_drops(
+    drop_notes = check_drops(
         config, drops, total=len(source.clips), window=window_seconds(processor.feature_extractor)
     )
     return SplitData(
@@ -254,7 +254,7 @@ def prepare_split(
         prepared=dataclasses.replace(found.splits[_ROLE], all_labels=labels),
         rows=index["position"][labels.rows].tolist(),
         drops=drops,
-        notes=source.notes + told,
+        notes=source.notes + drop_notes,
     )
 
 
@@ -268,12 +268,12 @@ def without_learned(config: TrainConfig, data: SplitData, model: str, splits: st
     kept, split = read_kept_splits(splits), data.source.name
     audio = [data.prepared.audio(row) for row in range(len(data))]
     learned = np.array(kept.trained_on([data.source.clips[row] for row in data.rows]))
-    learned |= kept.heard_in("train", audio)
+    learned |= kept.has_audio("train", audio)
     rows, count, total = np.arange(len(data)), int(learned.sum()), len(data)
     notes = []
     if count and split in (ALL, "train", config.train_split):
-        told = f"{model} was trained on {count:,} of these {total:,} clips, so the figures flatter it"
-        notes.append(f"WARNING: {told}")
+        text = f"{model} was trained on {count:,} of these {total:,} clips, so the figures flatter it"
+        notes.append(f"WARNING: {text}")
     elif count == total:
         raise DataError(
             f"data={config.data!r}: {model} was trained on all clips of the split {split!r}; give other data "
@@ -281,9 +281,9 @@ def without_learned(config: TrainConfig, data: SplitData, model: str, splits: st
         )
     elif count:
         rows = rows[~learned]
-        told = f"{count:,} of {total:,} clips are left out, since {model} was trained on them"
-        notes.append(f"WARNING: {told}")
-    chosen = int(np.array(kept.heard_in("validation", audio))[rows].sum())
+        text = f"{count:,} of {total:,} clips are left out, since {model} was trained on them"
+        notes.append(f"WARNING: {text}")
+    chosen = int(np.array(kept.has_audio("validation", audio))[rows].sum())
     validation = split_role(split) == "validation" or split == config.validation_split
     # Of the data of the training, whose splits are used, it was told before.
     if chosen and not (validation and config.splits):

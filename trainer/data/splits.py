@@ -98,7 +98,7 @@ def complete_splits(
     return made.splits, made.notes
 
 
-def told_of(source: str, notes: Iterable[str]) -> list[str]:
+def name_source(source: str, notes: Iterable[str]) -> list[str]:
     """Notes on one source; as they are of data without sources."""
     warning = "WARNING: "
     return [
@@ -127,8 +127,8 @@ def complete_by_source(
     notes = []
     for lot, sources in alike.items():
         part = {role: [clip for clip in splits[role] if clip.origin.source in sources] for role in lot}
-        made, told = complete_splits(config, part) if "train" in part else (part, [])
-        notes += told_of(", ".join(sources), told)
+        made, made_notes = complete_splits(config, part) if "train" in part else (part, [])
+        notes += name_source(", ".join(sources), made_notes)
         for role, clips in made.items():
             done.setdefault(role, []).extend(clips)
     measured = {clip.origin.source for clip in done.get("validation", ())}
@@ -161,7 +161,7 @@ def _make_missing(config: TrainConfig, splits: Mapping[str, Sequence[Clip]], gro
         )
         if not done["validation"]:
             return _Made(done, [], grouping, good=False)
-        notes.append(_told(config, "validation", len(done["validation"]), total))
+        notes.append(_made_note(config, "validation", len(done["validation"]), total))
     if "test" not in splits:
         # As large as a validation split made of the same clips: its share is of all of them.
         share = config.validation_share * total / len(done["train"])
@@ -171,7 +171,7 @@ def _make_missing(config: TrainConfig, splits: Mapping[str, Sequence[Clip]], gro
             rest, apart, fits = set_apart(rest, share, config.data_seed, "test", grouping)
         if apart and len(rest) >= _TRAIN_LEFT:
             done["train"], done["test"] = rest, apart
-            notes.append(_told(config, "test", len(apart), total))
+            notes.append(_made_note(config, "test", len(apart), total))
         else:
             notes.append(
                 f"no test split in the data, and too few training clips to make one ({total}; it takes "
@@ -180,12 +180,12 @@ def _make_missing(config: TrainConfig, splits: Mapping[str, Sequence[Clip]], gro
             )
         good = good and fits
     if config.split_by is not None and len(done) > len(splits):
-        notes.append(grouping.told())
+        notes.append(grouping.describe())
     done = {role: done[role] for role in SPLIT_ALIASES if role in done}
     return _Made(done, notes, grouping, good=good)
 
 
-def _told(config: TrainConfig, role: str, taken: int, total: int) -> str:
+def _made_note(config: TrainConfig, role: str, taken: int, total: int) -> str:
     return (
         f"no {role} split in the data: {taken} of the {total} training clips "
         f"({taken / total:.0%}) were set apart as one (data_seed={config.data_seed})"

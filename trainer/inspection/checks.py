@@ -10,11 +10,11 @@ from trainer.data.columns import SPEAKER_NAMES
 from trainer.data.drops import DROP_REASONS, Drop, count_by_reason
 from trainer.data.grouping import cells
 from trainer.inspection.characters import foreign_script, main_scripts, odd_characters
-from trainer.inspection.entries import Entry, heard, speech
+from trainer.inspection.entries import Entry, measured_clips, speech
 from trainer.inspection.findings import Finding, make_finding
 from trainer.inspection.rates import misfitting
 from trainer.inspection.sound import SILENT, Sound
-from trainer.inspection.texts import count_words, grouped, markup, shorten, tell_languages
+from trainer.inspection.texts import count_words, detect_languages, grouped, markup, shorten
 from trainer.languages import language_name
 
 Groups = Mapping[str, Sequence[Entry]]
@@ -31,12 +31,12 @@ _FEW_WORDS = 100
 
 def find_dropped(drops: Sequence[Drop], stops: str | None, total: int) -> list[Finding]:
     """What a search would do without, or stop for."""
-    told = ", ".join(f"{count:,} {DROP_REASONS[reason]}" for reason, count in count_by_reason(drops).items())
-    title = f"would be left out: {len(drops):,} of {total:,} clips: {told}"
+    text = ", ".join(f"{count:,} {DROP_REASONS[reason]}" for reason, count in count_by_reason(drops).items())
+    title = f"would be left out: {len(drops):,} of {total:,} clips: {text}"
     if stops is not None:
         title = f"a search would stop: {stops}"
     suspects = [(drop, f"{DROP_REASONS[drop.reason]}: {drop.detail}") for drop in drops]
-    return make_finding("dropped", suspects, told=title)
+    return make_finding("dropped", suspects, what=title)
 
 
 def find_in_sound(entries: Sequence[Entry]) -> list[Finding]:
@@ -44,7 +44,7 @@ def find_in_sound(entries: Sequence[Entry]) -> list[Finding]:
     spoken = speech(entries)
     usual = statistics.median(sound.loud for _, sound in spoken) if spoken else 0.0
     limit = max(_QUIET, min(-35.0, usual - _QUIET_BY))
-    silent = ((-s.loud, e, _why_silent(s)) for e, s in heard(entries) if s.is_silent)
+    silent = ((-s.loud, e, _why_silent(s)) for e, s in measured_clips(entries) if s.is_silent)
     quiet = ((-s.loud, e, f"loud parts at {s.loud:.0f} dBFS") for e, s in spoken if s.loud <= limit)
     clipped = (
         (s.clipped, e, f"{100 * s.clipped:.1f} % of the samples are cut off")
@@ -139,7 +139,7 @@ def find_in_texts(groups: Groups, on_progress: Callable[[int, int], None]) -> li
 def _other_languages(code: str, entries: Sequence[Entry]) -> tuple[str | None, dict[Entry, str]]:
     """The language of most texts where it is not the one named; those in another script or language than the rest."""
     texts = [entry.text for entry in entries]
-    mostly, others = tell_languages(texts, code)
+    mostly, others = detect_languages(texts, code)
     rest, mains = language_name(mostly or code), main_scripts(texts)
     found = {}
     for at, other in others:
@@ -172,8 +172,8 @@ def find_shared_texts(entries: Sequence[Entry]) -> list[Finding]:
     judged = sum(entry.split != "train" for entry, _ in suspects)
     total = sum(entry.split != "train" for entry in entries)
     texts = f"{len(shared):,} text{'s' * (len(shared) != 1)}"
-    told = f"{texts}, {judged:,} of {total:,} validation and test clips"
-    return make_finding("shared_text", suspects, told=told)
+    text = f"{texts}, {judged:,} of {total:,} validation and test clips"
+    return make_finding("shared_text", suspects, what=text)
 
 
 def find_small_splits(entries: Sequence[Entry]) -> list[Finding]:
@@ -186,8 +186,8 @@ def find_small_splits(entries: Sequence[Entry]) -> list[Finding]:
             points = 196 * math.sqrt(0.3 * 0.7 / max(1, number))
             unit = unit or own
             few.append(f"by {points:.0f} points on the {number:,} {own} of the {split} split")
-    told = f"error rates are uncertain {', '.join(few)}"
-    return make_finding("small_split", None, told=told, unit=unit) if few else []
+    text = f"error rates are uncertain {', '.join(few)}"
+    return make_finding("small_split", None, what=text, unit=unit) if few else []
 
 
 def speakers_by_split(entries: Sequence[Entry]) -> dict[str, set[str]]:
@@ -198,7 +198,7 @@ def speakers_by_split(entries: Sequence[Entry]) -> dict[str, set[str]]:
     }
 
 
-def tell_shared_speakers(speakers: Mapping[str, set[str]]) -> list[str]:
+def shared_speaker_notes(speakers: Mapping[str, set[str]]) -> list[str]:
     """Whose voices are known from training: information rather than a fault."""
     learned = speakers.get("train", set())
     return [

@@ -58,14 +58,14 @@ class Entry:
         return self.clip.text
 
 
-def heard(entries: Iterable[Entry]) -> list[tuple[Entry, Sound]]:
+def measured_clips(entries: Iterable[Entry]) -> list[tuple[Entry, Sound]]:
     """The clips that were listened to and can be used, with what was measured."""
     return [(entry, entry.sound) for entry in entries if isinstance(entry.sound, Sound)]
 
 
 def speech(entries: Iterable[Entry]) -> list[tuple[Entry, Sound]]:
     """Those of them that are not silent."""
-    return [(entry, sound) for entry, sound in heard(entries) if not sound.is_silent]
+    return [(entry, sound) for entry, sound in measured_clips(entries) if not sound.is_silent]
 
 
 def make_entries(config: TrainConfig, table: ClipTable) -> list[Entry]:

@@ -8,7 +8,7 @@ from typing import Any
 
 _KINDS = {
     "dropped": (
-        "{told}",
+        "{what}",
         "mend them, or leave it to the search: it goes on without them, up to max_dropped_share",
     ),
     "language_setting": (
@@ -20,7 +20,7 @@ _KINDS = {
         "remove one of each: a model that has heard a clip in training is not measured by it",
     ),
     "shared_text": (
-        "the same text in two splits: {told}",
+        "the same text in two splits: {what}",
         "remove them from one of the splits: WER on sentences that were learned is too good",
     ),
     "same_audio_other_text": (
@@ -64,7 +64,7 @@ _KINDS = {
         "keep one of each, unless they are meant to count double",
     ),
     "small_split": (
-        "{told}",
+        "{what}",
         "make it larger: 1,000 {unit} are known to 3 points, 5,000 to a little over one",
     ),
 }
@@ -113,5 +113,5 @@ def make_finding(kind: str, suspects: Iterable[tuple[Any, str]] | None, **values
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
     """What matters most first."""
-    order = {kind: place for place, kind in enumerate(_KINDS)}
+    order = {kind: number for number, kind in enumerate(_KINDS)}
     return sorted(findings, key=lambda one: order[one.kind])

@@ -22,16 +22,16 @@ from trainer.inspection.checks import (
     find_shared_texts,
     find_small_splits,
     odd_entries,
+    shared_speaker_notes,
     speakers_by_split,
-    tell_shared_speakers,
 )
 from trainer.inspection.entries import (
     Entry,
     Limits,
     find_left_out,
     find_limits,
-    heard,
     make_entries,
+    measured_clips,
     speech,
 )
 from trainer.inspection.findings import Finding, make_finding, ranked
@@ -140,7 +140,7 @@ def inspect_data(
         *find_small_splits(entries),
     ]
     speakers = speakers_by_split(entries)
-    notes = [*table.notes, *tell_shared_speakers(speakers)]
+    notes = [*table.notes, *shared_speaker_notes(speakers)]
     if len(chosen) < len(entries):
         notes.append(f"listened to {len(chosen):,} of {table.total:,} clips; all texts were read")
     return Inspection(
@@ -179,7 +179,7 @@ def _facts(entries: Sequence[Entry], speakers: int) -> SplitFacts:
     listened = sum(entry.sound is not None for entry in entries)
     return SplitFacts(
         clips=len(entries),
-        seconds=sum(sound.seconds for _, sound in heard(entries)) * len(entries) / max(1, listened),
+        seconds=sum(sound.seconds for _, sound in measured_clips(entries)) * len(entries) / max(1, listened),
         words=sum(len(entry.text.split()) for entry in entries),
         different_texts=len({entry.key for entry in entries}),
         speakers=speakers or None,
@@ -192,7 +192,7 @@ SHARES = {"least": 0.0, "p05": 0.05, "median": 0.5, "p95": 0.95, "most": 1.0}
 
 def quantiles(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
     """How each measure spreads over the clips that it is known of: the values of `SHARES`, by its name."""
-    every = [sound for _, sound in heard(entries)]
+    every = [sound for _, sound in measured_clips(entries)]
     spoken = [(entry.units, sound.spoken) for entry, sound in speech(entries) if sound.spoken > 0.2]
     measures: dict[str, Iterable[float]] = {
         "seconds": (sound.seconds for sound in every),
@@ -206,7 +206,7 @@ def quantiles(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
         if ordered := sorted(values):
             last = len(ordered) - 1
             found[name] = {
-                told: ordered[min(last, int(share * len(ordered)))] for told, share in SHARES.items()
+                quantile: ordered[min(last, int(share * len(ordered)))] for quantile, share in SHARES.items()
             }
     return found
 

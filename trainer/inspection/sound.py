@@ -99,12 +99,12 @@ def silences(levels: np.ndarray) -> tuple[float, float, list[float]]:
     import numpy as np
 
     loud, floor = np.percentile(levels, [95, 10])
-    heard = np.flatnonzero(levels > min(max(loud - 35, floor + 6), loud - 20))
+    loud_frames = np.flatnonzero(levels > min(max(loud - 35, floor + 6), loud - 20))
     seconds = FRAME / SAMPLE_RATE
-    gaps = np.diff(heard) - 1
+    gaps = np.diff(loud_frames) - 1
     return (
-        float(heard[0] * seconds),
-        float((len(levels) - 1 - heard[-1]) * seconds),
+        float(loud_frames[0] * seconds),
+        float((len(levels) - 1 - loud_frames[-1]) * seconds),
         [float(gap * seconds) for gap in gaps[gaps >= _LEAST_PAUSE]],
     )
 

@@ -72,7 +72,7 @@ def shorten(text: str, limit: int = 60) -> str:
     return line if len(line) <= limit else f"{line[: limit - 3].rstrip()}..."
 
 
-def tell_languages(texts: Sequence[str], code: str) -> tuple[str | None, list[tuple[int, str]]]:
+def detect_languages(texts: Sequence[str], code: str) -> tuple[str | None, list[tuple[int, str]]]:
     """Which texts are in another language than the rest.
 
     By py3langid, a naive Bayes classifier of byte n-grams (Lui and Baldwin: langid.py, ACL 2012) whose model comes

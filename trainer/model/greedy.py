@@ -87,15 +87,15 @@ class GreedyDecoder:
         pad = int(generation.pad_token_id)
         found = torch.full((len(encoded), max_length), pad, device=device)
         found[:, :first] = begins
-        places = torch.arange(max_length, device=device)
+        positions = torch.arange(max_length, device=device)
         clips = torch.arange(len(encoded), device=device)
         ended = torch.zeros(len(encoded), dtype=torch.bool, device=device)
         length: torch.Tensor | int = first
         look_every = _LOOK_EVERY if self._on_gpu else 1
-        caches = self._caches = self._hear(encoded, max_length)
+        caches = self._caches = self._encoder_caches(encoded, max_length)
         tokens, begin = found[:, :first], 0
         for position in range(first, max_length):
-            scores = _scores(self._model, caches, tokens, places[begin:position], position)
+            scores = _scores(self._model, caches, tokens, positions[begin:position], position)
             scores.index_fill_(1, never, -torch.inf)
             if position == first:
                 scores.index_fill_(1, not_first, -torch.inf)
@@ -115,7 +115,7 @@ class GreedyDecoder:
             tokens, begin = chosen[:, None], position
         return found[:, : int(length)]
 
-    def _hear(self, encoded: torch.Tensor, max_length: int) -> _Caches:
+    def _encoder_caches(self, encoded: torch.Tensor, max_length: int) -> _Caches:
         """Caches with keys and values of the encoder's output: those of the batch before, where these fit in."""
         caches = self._caches
         for number, layer in enumerate(self._model.get_decoder().layers):
@@ -183,17 +183,17 @@ def _scores(
     model: WhisperForConditionalGeneration,
     caches: _Caches,
     tokens: torch.Tensor,
-    places: torch.Tensor,
+    positions: torch.Tensor,
     end: int,
 ) -> torch.Tensor:
     """Scores (B, vocabulary) of what follows `tokens` (B, T), which stand at `places` (T,), up to `end`."""
     decoder, clips = model.get_decoder(), len(tokens)
-    states = decoder.embed_tokens(tokens) + decoder.embed_positions.weight[places]
+    states = decoder.embed_tokens(tokens) + decoder.embed_positions.weight[positions]
     for layer, own, cross in zip(decoder.layers, caches.own, caches.cross, strict=True):
         attention, normed = layer.self_attn, layer.self_attn_layer_norm(states)
         for cache, projection in zip(own, (attention.k_proj, attention.v_proj), strict=True):
-            cache[:clips].index_copy_(2, places, _heads(projection(normed), attention.num_heads))
-        states = states + _attend(attention, normed, own[:, :clips, :, :end], causal=len(places) > 1)
+            cache[:clips].index_copy_(2, positions, _heads(projection(normed), attention.num_heads))
+        states = states + _attend(attention, normed, own[:, :clips, :, :end], causal=len(positions) > 1)
         normed = layer.encoder_attn_layer_norm(states)
         states = states + _attend(layer.encoder_attn, normed, cross[:, :clips])
         states = states + layer.fc2(layer.activation_fn(layer.fc1(layer.final_layer_norm(states))))
@@ -219,6 +219,6 @@ def _attend(
     # Whisper scales the queries, and so does this: it rounds as the model does.
     queries = _heads(attention.q_proj(states) * attention.scaling, attention.num_heads)
     keys, values = cache
-    heard = functional.scaled_dot_product_attention(queries, keys, values, is_causal=causal, scale=1.0)
-    projected: torch.Tensor = attention.out_proj(heard.transpose(1, 2).flatten(2))
+    attended = functional.scaled_dot_product_attention(queries, keys, values, is_causal=causal, scale=1.0)
+    projected: torch.Tensor = attention.out_proj(attended.transpose(1, 2).flatten(2))
     return projected

@@ -122,21 +122,23 @@ class BatchPlan:
             lengths = self._lengths(samples)
             for step in self._steps(pool, lengths):
                 longest = int(lengths[step].max(initial=0))
-                for places in np.array_split(step, self.accumulation * self.workers)[worker :: self.workers]:
+                for positions in np.array_split(step, self.accumulation * self.workers)[
+                    worker :: self.workers
+                ]:
                     yield [
                         PlannedClip(sample % self.n_clips, longest, sample // self.n_clips)
-                        for sample in samples[places].tolist()
+                        for sample in samples[positions].tolist()
                     ]
 
     def _streamed_passes(self, worker: int) -> Iterator[list[PlannedClip]]:
         """Of each step as many clips as the worker would have of others; in place of the epoch its own number."""
-        place = 0
+        position = 0
         for size in np.diff(self.boundaries).tolist():
             for part in np.array_split(np.arange(size), self.accumulation * self.workers)[
                 worker :: self.workers
             ]:
-                yield [PlannedClip(place + number, 0, worker) for number in range(len(part))]
-                place += len(part)
+                yield [PlannedClip(position + number, 0, worker) for number in range(len(part))]
+                position += len(part)
 
     def _epoch(self, epoch: int) -> np.ndarray:
         """The samples of an epoch in their order, clip + clips x pass; all draws of a clip are different passes."""
@@ -179,16 +181,16 @@ class BatchPlan:
         """
         sizes = [int(self.boundaries[step + 1] - self.boundaries[step]) for step in pool]
         order: Sequence[int] = range(len(sizes))
-        places = np.arange(len(lengths))
+        positions = np.arange(len(lengths))
         if self.by_length and self.frames is not None:
-            places = np.argsort(lengths, kind="stable")
+            positions = np.argsort(lengths, kind="stable")
             order = (
                 np.random.default_rng([self.seed, pool.start, _POOL_STEPS]).permutation(len(sizes)).tolist()
             )
         found: dict[int, np.ndarray] = {}
         taken = 0
         for step in order:
-            found[step] = places[taken : taken + sizes[step]]
+            found[step] = positions[taken : taken + sizes[step]]
             taken += sizes[step]
         return (found[step] for step in range(len(sizes)))
 

@@ -101,7 +101,7 @@ class ReportingCallback(TrainerCallback):
         if state.is_world_process_zero:
             self._report({**position, **self._logged}, None)
         if not self._plan.is_point(state.global_step):  # else the evaluation comes first
-            control.should_training_stop |= not self._saver.obey(position)
+            control.should_training_stop |= not self._saver.fulfil(position)
         return control
 
     def diverge(self, state: TrainerState) -> None:

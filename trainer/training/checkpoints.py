@@ -100,14 +100,14 @@ def problem_of(folder: Path) -> str | None:
     """
     try:
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        told = [(str(name), int(file["bytes"]), int(file["crc32"])) for name, file in files.items()]
+        listed = [(str(name), int(file["bytes"]), int(file["crc32"])) for name, file in files.items()]
     except FileNotFoundError:
         return f"{MANIFEST} is missing" if folder.is_dir() else "the folder is missing"
     except OSError as error:
         return f"{MANIFEST} cannot be read: {error.strerror}"
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} is damaged"
-    problems = (_problem_of_file(folder, *file) for file in told)
+    problems = (_problem_of_file(folder, *file) for file in listed)
     return next((problem for problem in problems if problem is not None), None)
 
 
@@ -208,7 +208,7 @@ def disk_full(folder: Path, needed: int) -> DiskFullError:
 
 
 @contextlib.contextmanager
-def told_when_full(folder: Path, needed: int) -> Iterator[None]:
+def full_disk_errors(folder: Path, needed: int) -> Iterator[None]:
     """Turn a full disk or quota while `folder` is written into one line.
 
     One process by itself also removes the half checkpoint; of several, others may still be writing to it.

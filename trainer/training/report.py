@@ -1,4 +1,4 @@
-"""All that training knows of who watches it, and of who keeps what it has learned."""
+"""What a training knows of who watches it, and of who keeps its checkpoints."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Decision:
     """What is saved of it; None for nothing."""
 
 
-Order = Literal["save", "end"]
+Request = Literal["save", "end"]
 """What a training is asked for between two evaluations: a checkpoint to go on from, after which it may end."""
 
 
-class Keeper(Protocol):
+class CheckpointStore(Protocol):
     """Decides on evaluations, and knows where checkpoints go. Each process of a training has one."""
 
-    def order(self) -> Order | None:
+    def request(self) -> Request | None:
         """What is asked for now; called in the first process alone, after steps, and does not wait."""
 
     def decide(self, metrics: Mapping[str, float]) -> Decision:
@@ -83,7 +83,7 @@ class Keeper(Protocol):
         Args:
             folder: what this node wrote.
             taken: what all nodes handed over.
-            metrics: of the evaluation; of what was saved by an `order` the position alone.
+            metrics: of the evaluation; of what was saved by a `request` the position alone.
             keep: what of it the folder holds.
 
         Returns:

@@ -17,12 +17,12 @@ from trainer.model.adapters import adapter_state, is_adapted, read_adapter, writ
 from trainer.training.checkpoints import (
     checkpoint_bytes,
     disk_full,
+    full_disk_errors,
     seal,
-    told_when_full,
     write_errors,
 )
 from trainer.training.distributed import from_first, local_rank, share_of_node, wait_for_all
-from trainer.training.report import Decision, Keeper, Kept, Order, Report
+from trainer.training.report import CheckpointStore, Decision, Kept, Report, Request
 from trainer.training.window import in_window
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ def _write_adapted(model: Any, folder: Path, state: Mapping[str, torch.Tensor] |
 class CheckpointSaver:
     """Asks what follows each evaluation, and what is wanted in between; writes what is to be kept."""
 
-    def __init__(self, config: TrainConfig, trainer: SavingTrainer, keeper: Keeper) -> None:
-        self._config, self._trainer, self._keeper = config, trainer, keeper
+    def __init__(self, config: TrainConfig, trainer: SavingTrainer, store: CheckpointStore) -> None:
+        self._config, self._trainer, self._store = config, trainer, store
         self._args = trainer.args
-        self._order: Order | None = None
+        self._request: Request | None = None
 
     def evaluated(self, metrics: Mapping[str, float]) -> bool:
         """Save what shall be kept of an evaluation; whether the training goes on.
@@ -110,7 +110,7 @@ class CheckpointSaver:
             DiskFullError: there is no room for it.
         """
         first = self._args.process_index == 0
-        decision = self._keeper.decide(metrics) if first else Decision(False, None)
+        decision = self._store.decide(metrics) if first else Decision(False, None)
         decision = from_first(self._args, decision)
         if decision.keep is None:
             return decision.goes_on
@@ -119,10 +119,10 @@ class CheckpointSaver:
     @property
     def is_asked(self) -> bool:
         """Whether something is asked for between two evaluations; of the first process."""
-        self._order = self._order or self._keeper.order()
-        return self._order is not None
+        self._request = self._request or self._store.request()
+        return self._request is not None
 
-    def obey(self, position: Mapping[str, float]) -> bool:
+    def fulfil(self, position: Mapping[str, float]) -> bool:
         """Do what is asked for between two evaluations; whether the training goes on.
 
         Called in all processes after the same step.
@@ -130,15 +130,15 @@ class CheckpointSaver:
         Raises:
             DiskFullError: there is no room for the checkpoint.
         """
-        order = self._order if self._args.process_index == 0 and self.is_asked else None
-        order, self._order = from_first(self._args, order), None
-        if order is not None:
+        request = self._request if self._args.process_index == 0 and self.is_asked else None
+        request, self._request = from_first(self._args, request), None
+        if request is not None:
             self._save(position, "all", measured=False)
-        return order != "end"
+        return request != "end"
 
     def _save(self, metrics: Mapping[str, float], keep: Kept, *, measured: bool) -> bool:
-        """Write a checkpoint where the keeper wants it; whether that ends the training."""
-        folder = self._keeper.begin(int(metrics["samples_seen"]), int(metrics["step"]))
+        """Write a checkpoint where the store wants it; whether that ends the training."""
+        folder = self._store.begin(int(metrics["samples_seen"]), int(metrics["step"]))
         needed = checkpoint_bytes(self._config, self._trainer.model, keep, share_of_node())
         if local_rank() == 0:  # what a killed process left there, or the step was saved before
             shutil.rmtree(folder, ignore_errors=True)
@@ -146,22 +146,22 @@ class CheckpointSaver:
             raise disk_full(folder, needed)
         wait_for_all(self._args)
         taken: dict[str, Mapping[str, int]] = {}
-        with told_when_full(folder, needed):
+        with full_disk_errors(folder, needed):
             self._trainer.write(folder, keep)
             if self._args.process_index == 0 and measured:
                 write_errors(folder, self._config, self._trainer.utterances)
             wait_for_all(self._args)
             if local_rank() == 0:
-                taken.update(self._keeper.hand_over(folder))
+                taken.update(self._store.hand_over(folder))
             if self._args.world_size > 1:
                 for other in gather_object([taken]):
                     taken.update(other)
-            stop = self._args.process_index == 0 and self._keeper.complete(folder, taken, metrics, keep)
+            stop = self._args.process_index == 0 and self._store.complete(folder, taken, metrics, keep)
         wait_for_all(self._args)
         return from_first(self._args, bool(stop))
 
 
-class ReportingKeeper:
+class ReportingStore:
     """Keeps everything of every evaluation, and reports it with its sealed folder."""
 
     def __init__(self, report: Report, folder: Path, *, keep: bool) -> None:
@@ -171,7 +171,7 @@ class ReportingKeeper:
         """Folders that stay, by optimiser step."""
         self._last: Path | None = None
 
-    def order(self) -> None:
+    def request(self) -> None:
         """Nothing: a report ends a training at an evaluation."""
 
     def decide(self, metrics: Mapping[str, float]) -> Decision:

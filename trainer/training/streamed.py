@@ -80,8 +80,8 @@ class StreamedSplit:
         Raises:
             DataError: the stream cannot be read, or too many of its clips cannot be used.
         """
-        places = [clip.clip for clip in clips]
-        taken = self._take(places)
+        positions = [clip.clip for clip in clips]
+        taken = self._take(positions)
         labels, too_long = make_labels(
             self._config,
             self._processor,
@@ -91,20 +91,20 @@ class StreamedSplit:
         )
         rows = labels.rows.tolist()
         with one_torch_thread():
-            given = [(places[row], taken[row]) for row in rows]
+            given = [(positions[row], taken[row]) for row in rows]
             if self._threads > 1:
                 with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
-                    heard = list(pool.map(self._hear, given))
+                    outcomes = list(pool.map(self._extract, given))
             else:
-                heard = list(map(self._hear, given))
+                outcomes = list(map(self._extract, given))
         self._held = {
-            places[row]: _Held(labels.of(number).tolist(), *outcome)
-            for number, (row, outcome) in enumerate(zip(rows, heard, strict=True))
+            positions[row]: _Held(labels.of(number).tolist(), *outcome)
+            for number, (row, outcome) in enumerate(zip(rows, outcomes, strict=True))
             if not isinstance(outcome, AudioError)
         }
         reasons = [TOO_LONG_TEXT] * len(too_long)
         failed = [
-            (clip, one) for (_, clip), one in zip(given, heard, strict=True) if isinstance(one, AudioError)
+            (clip, one) for (_, clip), one in zip(given, outcomes, strict=True) if isinstance(one, AudioError)
         ]
         first = f" (as {failed[0][0].name}: {failed[0][1]})" if failed else ""
         self._judge(len(taken), [*reasons, *(error.reason for _, error in failed)], first)
@@ -134,15 +134,15 @@ class StreamedSplit:
         silence = np.full((extractor.feature_size, 2), -1.5, np.float16)
         return _Held([*tokenizer.prefix_tokens, tokenizer.eos_token_id], silence, -1.5)
 
-    def _take(self, places: Sequence[int]) -> list[StreamedClip]:
+    def _take(self, positions: Sequence[int]) -> list[StreamedClip]:
         """The clips at these places; those before them are read and left."""
-        if self._clips is None or (places and places[0] < self._next):
+        if self._clips is None or (positions and positions[0] < self._next):
             self._start()
         assert self._clips is not None
         found = []
-        for place in places:
-            found.append(next(itertools.islice(self._clips, place - self._next, None)))
-            self._next = place + 1
+        for position in positions:
+            found.append(next(itertools.islice(self._clips, position - self._next, None)))
+            self._next = position + 1
         return found
 
     def _start(self) -> None:
@@ -152,9 +152,9 @@ class StreamedSplit:
         if config.augments and self._augmenter is None:
             self._augmenter = self._make_augmenter()
 
-    def _hear(self, given: tuple[int, StreamedClip]) -> tuple[np.ndarray, float] | AudioError:
+    def _extract(self, given: tuple[int, StreamedClip]) -> tuple[np.ndarray, float] | AudioError:
         """Features of a clip as it is to be heard, and the constant that follows."""
-        place, clip = given
+        position, clip = given
         extractor = self._processor.feature_extractor
         try:
             samples = read_audio(clip.audio(self._config), max_seconds=window_seconds(extractor))
@@ -164,7 +164,7 @@ class StreamedSplit:
                     f"{len(samples) / SAMPLE_RATE:.2f} s, over audio_window of {self._window / FRAMES_PER_SECOND:g} s",
                 )
             if self._augmenter is not None:
-                changes = self._augmenter.changes(self._worker, place, len(samples))
+                changes = self._augmenter.changes(self._worker, position, len(samples))
                 samples = samples if changes is None else self._augmenter.change(changes, samples)
             return extract_features(extractor, samples)
         except AudioError as error:
@@ -182,12 +182,12 @@ class StreamedSplit:
         self._dropped.update(reasons)
         share = self._dropped.total() / max(1, self._seen)
         if reasons and self._seen >= _ENOUGH and share > self._config.max_dropped_share:
-            told = ", ".join(
+            causes = ", ".join(
                 f"{count} {DROP_REASONS[reason]}" for reason, count in self._dropped.most_common()
             )
             raise DataError(
                 f"data={self._config.data!r}: {self._dropped.total():,} of {self._seen:,} training clips read so far "
-                f"({share:.1%}) cannot be used: {told}{first}; max_dropped_share={self._config.max_dropped_share:g} "
+                f"({share:.1%}) cannot be used: {causes}{first}; max_dropped_share={self._config.max_dropped_share:g} "
                 "allows fewer"
             )
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainer.training.report import Decision, Kept, Order
+from trainer.training.report import Decision, Kept, Request
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -70,15 +70,15 @@ class Driver:
         """Send loss and learning rate without waiting."""
         self._answer = self.channel.put.remote((self.trial_id, PROGRESS, dict(metrics), time.time()))
 
-    def order(self) -> Order | None:
+    def request(self) -> Request | None:
         """What the driver asked for by the last progress, once; does not wait for the answer."""
         import ray
 
         if self._answer is None or not ray.wait([self._answer], timeout=0)[0]:
             return None
         answer, self._answer = self._answer, None
-        order: Order | None = ray.get(answer)
-        return order
+        request: Request | None = ray.get(answer)
+        return request
 
     def _send(self, kind: str, content: dict[str, Any]) -> None:
         import ray
@@ -103,7 +103,7 @@ class ProgressChannel:
         self._urgent = asyncio.Event()
         self._ending: set[str] = set()
 
-    async def put(self, message: Message) -> Order | None:
+    async def put(self, message: Message) -> Request | None:
         """Add a message; what its trial is asked for."""
         self._messages.append((None, message))
         if message[1] != PROGRESS:

@@ -6,7 +6,7 @@ import datetime
 import random
 from typing import TYPE_CHECKING
 
-from trainer.inspection.entries import heard
+from trainer.inspection.entries import measured_clips
 from trainer.inspection.rates import usual_seconds
 from tune.inspection.tables import headline, limits_text, long_time, quantile_rows
 from tune.pages.figures import BLUE, CYCLE, INK, RED, Picture, new_figure, pointed
@@ -51,7 +51,7 @@ def inspection_page(inspection: Inspection) -> str:
 def draw_durations(inspection: Inspection) -> Picture | None:
     """Clips by length, split by split; None where none was measured."""
     by_split: dict[str, list[float]] = {}
-    for entry, sound in heard(inspection.entries):
+    for entry, sound in measured_clips(inspection.entries):
         by_split.setdefault(entry.split, []).append(sound.seconds)
     figure = new_figure(
         xaxis={"title": {"text": "seconds"}}, yaxis={"title": {"text": "clips"}}, barmode="stack", bargap=0.06
@@ -69,7 +69,7 @@ def draw_rates(inspection: Inspection) -> Picture | None:
         if finding.kind == "text_misfit"
         for one in finding.suspects
     }
-    points = [(entry, sound) for entry, sound in heard(inspection.entries) if sound.spoken]
+    points = [(entry, sound) for entry, sound in measured_clips(inspection.entries) if sound.spoken]
     if len(points) < 2:
         return None
     usual = [point for point in points if (point[0].split, point[0].name) not in flagged]

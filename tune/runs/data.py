@@ -184,12 +184,12 @@ def prepare_features(
         ModelError: the model cannot be found.
     """
     from trainer.data.prepared import prepare
-    from trainer.training.taught import allowed_note
+    from trainer.training.suppressed import allowed_tokens_note
 
     begun = time.monotonic()
     with ProgressBar(console, "computing features") as progress:
         data = prepare(base, progress.update, table=table, waveforms=augments)
-    allowed = allowed_note(base, data)
+    allowed = allowed_tokens_note(base, data)
     notes = [*data.notes, *_look_at(base, data), *([allowed] if allowed else [])]
     data = dataclasses.replace(data, notes=notes)
     say_notes(console, data.notes)

@@ -66,7 +66,7 @@ def _write_mean(
     from trainer.files import has_room
     from trainer.model.adapters import with_base
     from trainer.model.averaging import load_mean
-    from trainer.training.checkpoints import checkpoint_bytes, disk_full, told_when_full
+    from trainer.training.checkpoints import checkpoint_bytes, disk_full, full_disk_errors
 
     def folders() -> Iterator[tuple[str, float]]:
         for checkpoint in checkpoints:
@@ -77,6 +77,6 @@ def _write_mean(
     needed = checkpoint_bytes(config, mean, "weights")
     if not has_room(target, needed):
         raise disk_full(target, needed)
-    with told_when_full(target, needed):
+    with full_disk_errors(target, needed):
         mean.save_pretrained(str(target))
         processor.save_pretrained(target)

@@ -57,7 +57,7 @@ def train_worker(
             clips = chosen_clips(
                 data.splits["validation"].origins.sources, inputs.eval_clips, config.data_seed
             )
-        result = train(config, data, progress, keeper=store, clips=clips, resume_from=fetched)
+        result = train(config, data, progress, store=store, clips=clips, resume_from=fetched)
     leave_group()
     return result
 

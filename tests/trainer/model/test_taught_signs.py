@@ -21,7 +21,7 @@ from trainer.errors import DataError
 from trainer.model.averaging import load_mean
 from trainer.model.pretrained import load_generation_config
 from trainer.model.processor import load_processor
-from trainer.training.taught import allow_taught
+from trainer.training.suppressed import allow_label_tokens
 from tune.cli import main as tune_whisper
 
 SIGNS = "([#"
@@ -101,8 +101,10 @@ def test_silence_that_is_taught_may_be_written(config: TrainConfig, base: Path) 
     assert list(prepare(silent).splits["train"].labels(0)) == [*prefix, end]
     listed = load_generation_config(silent.model)
     listed.eos_token_id = [end]
-    assert end not in allow_taught(load_generation_config(config.model), config, prepare(config), processor)
-    assert end in allow_taught(listed, silent, prepare(silent), processor)
+    assert end not in allow_label_tokens(
+        load_generation_config(config.model), config, prepare(config), processor
+    )
+    assert end in allow_label_tokens(listed, silent, prepare(silent), processor)
     assert end not in (listed.begin_suppress_tokens or [])
     data.write_text(Path(config.data).read_text().replace("(a0) a", "<|endoftext|> a0"))
     with pytest.raises(DataError, match=r"1 of 8 texts hold tokens of Whisper|1 of 12 texts hold tokens"):

@@ -16,7 +16,7 @@ from training import train
 
 from trainer.config import TrainConfig
 from trainer.errors import DiskFullError
-from trainer.training.checkpoints import estimated_checkpoint_bytes, told_when_full
+from trainer.training.checkpoints import estimated_checkpoint_bytes, full_disk_errors
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +63,13 @@ def test_every_writer_that_meets_a_full_disk(tmp_path: Path, writer: str) -> Non
     with mounted(tmp_path / "disk", "size=4m") as folder:
         target = folder / "checkpoint"
         target.mkdir()
-        with pytest.raises(DiskFullError, match=r"takes 0\.02 GB"), told_when_full(target, 20_000_000):
+        with pytest.raises(DiskFullError, match=r"takes 0\.02 GB"), full_disk_errors(target, 20_000_000):
             WRITERS[writer](torch.zeros(5_000_000), target / "weights")
         assert not target.exists()
 
 
 def test_other_errors_pass_a_save_unchanged(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="something else"), told_when_full(tmp_path / "checkpoint", 1):
+    with pytest.raises(ValueError, match="something else"), full_disk_errors(tmp_path / "checkpoint", 1):
         raise ValueError("something else")
 
 

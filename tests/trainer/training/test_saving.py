@@ -14,22 +14,22 @@ from trainer.config import TrainConfig
 from trainer.errors import DiskFullError
 from trainer.training import saving
 from trainer.training.checkpoints import seal
-from trainer.training.report import Decision, Kept, Order, ignore
-from trainer.training.saving import ReportingKeeper
+from trainer.training.report import Decision, Kept, Request, ignore
+from trainer.training.saving import ReportingStore
 
 
-class Keeper:
-    """Keeps checkpoints in a folder as it is told."""
+class KeptFolders:
+    """Keeps checkpoints in a folder as it is asked to."""
 
     def __init__(self, folder: Path, *keeps: Kept | None) -> None:
         """`keeps` are those of the evaluations in turn; without them all of each is kept."""
         self.folder, self.keeps = folder, keeps
         self.rows: list[Mapping[str, float]] = []
         self.saved: dict[int, Path] = {}
-        self.orders: list[Order | None] = []
+        self.requests: list[Request | None] = []
 
-    def order(self) -> Order | None:
-        return self.orders.pop(0) if self.orders else None
+    def request(self) -> Request | None:
+        return self.requests.pop(0) if self.requests else None
 
     def decide(self, metrics: Mapping[str, float]) -> Decision:
         self.rows.append(dict(metrics))
@@ -58,11 +58,11 @@ def config(small_config: TrainConfig) -> TrainConfig:
 
 
 def test_only_what_is_asked_for_is_kept(config: TrainConfig, tmp_path: Path) -> None:
-    keeper = Keeper(tmp_path, "all", None, "errors", "weights")
-    result = train(config.replace(evaluations=5, epochs=2.5), keeper=keeper)
-    assert (result.steps, len(keeper.rows)) == (8, 4), "a decision ends the training"
-    assert sorted(keeper.saved) == [2, 6, 8]
-    names = {step: {path.name for path in folder.iterdir()} for step, folder in keeper.saved.items()}
+    kept = KeptFolders(tmp_path, "all", None, "errors", "weights")
+    result = train(config.replace(evaluations=5, epochs=2.5), store=kept)
+    assert (result.steps, len(kept.rows)) == (8, 4), "a decision ends the training"
+    assert sorted(kept.saved) == [2, 6, 8]
+    names = {step: {path.name for path in folder.iterdir()} for step, folder in kept.saved.items()}
     assert {"model.safetensors", "optimizer.pt", "trainer_state.json"} <= names[2]
     assert names[6] == {"manifest.json", "train_config.json", "utterances.json"}
     assert {"model.safetensors", "config.json", "tokenizer.json", "utterances.json"} <= names[8]
@@ -71,32 +71,32 @@ def test_only_what_is_asked_for_is_kept(config: TrainConfig, tmp_path: Path) -> 
 
 def test_a_checkpoint_between_evaluations_is_one_to_go_on_from(config: TrainConfig, tmp_path: Path) -> None:
     config = config.replace(evaluations=2, log_every_seconds=0.0)
-    keepers = [Keeper(tmp_path / name) for name in ("unbroken", "ended", "resumed")]
-    for keeper in keepers:
-        keeper.folder.mkdir()
-    unbroken, ended, resumed = keepers
-    train(config, keeper=unbroken)
-    ended.orders = [None, "save", "end"]
-    assert train(config, keeper=ended).steps == 3
+    stores = [KeptFolders(tmp_path / name) for name in ("unbroken", "ended", "resumed")]
+    for kept in stores:
+        kept.folder.mkdir()
+    unbroken, ended, resumed = stores
+    train(config, store=unbroken)
+    ended.requests = [None, "save", "end"]
+    assert train(config, store=ended).steps == 3
     assert sorted(ended.saved) == [2, 3] and not ended.rows
-    train(config, keeper=resumed, resume_from=ended.saved[3])
+    train(config, store=resumed, resume_from=ended.saved[3])
     assert sorted(resumed.saved) == sorted(unbroken.saved) == [4, 8]
     for step in (4, 8):
-        files = [keeper.saved[step] / "model.safetensors" for keeper in (unbroken, resumed)]
+        files = [kept.saved[step] / "model.safetensors" for kept in (unbroken, resumed)]
         assert files[0].read_bytes() == files[1].read_bytes(), step
 
 
 def test_a_save_that_fails_ends_the_training_and_leaves_nothing(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Keeper, folder: Path, *_: Any) -> None:
+    def full(self: KeptFolders, folder: Path, *_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Keeper, "complete", full)
-    keeper = Keeper(tmp_path)
+    monkeypatch.setattr(KeptFolders, "complete", full)
+    kept = KeptFolders(tmp_path)
     with pytest.raises(DiskFullError, match="the disk is full"):
-        train(config, keeper=keeper)
-    assert len(keeper.rows) < 3, "it did not train to its end"
+        train(config, store=kept)
+    assert len(kept.rows) < 3, "it did not train to its end"
     assert not list(tmp_path.glob("writing-*"))
 
 
@@ -104,17 +104,17 @@ def test_what_a_killed_process_left_of_a_save_takes_no_room_from_the_next(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(saving, "has_room", lambda folder, needed: not folder.exists())
-    keeper = Keeper(tmp_path, "weights")
-    keeper.begin(8, 2).mkdir()
-    (keeper.begin(8, 2) / "half").write_text("x")
-    train(config, keeper=keeper)
-    assert not (keeper.saved[2] / "half").exists()
+    kept = KeptFolders(tmp_path, "weights")
+    kept.begin(8, 2).mkdir()
+    (kept.begin(8, 2) / "half").write_text("x")
+    train(config, store=kept)
+    assert not (kept.saved[2] / "half").exists()
 
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_what_other_nodes_wrote_for_a_report_is_known_or_gone_there(keep: bool, tmp_path: Path) -> None:
     """`complete` is called in the first process alone."""
-    other = ReportingKeeper(ignore, tmp_path, keep=keep)
+    other = ReportingStore(ignore, tmp_path, keep=keep)
     folders = []
     for step in (2, 4):
         folders.append(other.begin(8 * step, step))

@@ -233,12 +233,12 @@ def open_shards(config: TrainConfig) -> tuple[dict[str, Shards], list[str]]:
     options: dict[str, Any] = {}
     if config.data.startswith(BUCKETS) or Path(config.data).expanduser().exists():
         kind, files, options = _find_shards(config.data)
-        with told_of_source(config):
+        with stream_errors(config):
             builder = load_dataset_builder(kind, data_files=files, **options)
     else:
         builder, notes = load_hub_dataset(config, load_dataset_builder)
     found = {}
-    with told_of_source(config):
+    with stream_errors(config):
         for name, streamed in builder.as_streaming_dataset().items():
             dataset = streamed
             # Of its own kind `datasets` decodes audio, and encodes that of tar files, which takes torchcodec.
@@ -254,7 +254,7 @@ def open_shards(config: TrainConfig) -> tuple[dict[str, Shards], list[str]]:
 
 
 @contextlib.contextmanager
-def told_of_source(config: TrainConfig) -> Iterator[None]:
+def stream_errors(config: TrainConfig) -> Iterator[None]:
     try:
         yield
     except _broken() as error:
@@ -263,8 +263,8 @@ def told_of_source(config: TrainConfig) -> Iterator[None]:
 
 
 def _sizes(urls: Sequence[str], options: Mapping[str, Any]) -> dict[str, int]:
-    places = ((url, fsspec.url_to_fs(url, **options)) for url in urls)
-    return {url: int(filesystem.info(path)["size"]) for url, (filesystem, path) in places}
+    opened = ((url, fsspec.url_to_fs(url, **options)) for url in urls)
+    return {url: int(filesystem.info(path)["size"]) for url, (filesystem, path) in opened}
 
 
 def estimate_rows(urls: Mapping[str, int], options: Mapping[str, Any], row_bytes: float) -> float:

@@ -23,7 +23,7 @@ from trainer.data.drops import check_tokens, is_usable
 from trainer.data.embedded import find_file
 from trainer.data.sources import BUCKETS, SPLIT_ALIASES
 from trainer.data.splits import find_splits
-from trainer.data.streaming.shards import Shards, estimate_rows, is_local, open_shards, told_of_source
+from trainer.data.streaming.shards import Shards, estimate_rows, is_local, open_shards, stream_errors
 from trainer.data.tables.table import Table, read_manifest
 from trainer.errors import DataError
 from trainer.mix import is_mix
@@ -119,10 +119,10 @@ class TrainStream:
 
     def digest(self) -> str:
         """Tells these shards from others, wherever they are: by their names and sizes."""
-        told = sorted((Path(name).name, size) for name, size in self.shards.files.items())
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:24]
+        named = sorted((Path(name).name, size) for name, size in self.shards.files.items())
+        return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:24]
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """What is known of it, for people."""
         return (
             f"streamed: {len(self.shards):,} training shards, about {self.n_clips:,} clips of "
@@ -184,11 +184,11 @@ def _shuffled(items: Iterable[_ItemT], buffer: int, generator: np.random.Generat
         if len(held) < buffer:
             held.append(item)
         else:
-            place = int(generator.integers(buffer))
-            yield held[place]
-            held[place] = item
-    for place in generator.permutation(len(held)).tolist():
-        yield held[place]
+            position = int(generator.integers(buffer))
+            yield held[position]
+            held[position] = item
+    for position in generator.permutation(len(held)).tolist():
+        yield held[position]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,7 +278,7 @@ def _look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]
         )
     estimate = float(len(rows))
     if len(rows) == SAMPLE:
-        with told_of_source(config):
+        with stream_errors(config):
             estimate = estimate_rows(shards.files, shards.options, size / len(rows))
     return dataclasses.replace(
         stream,
@@ -314,12 +314,12 @@ def keep_sample(config: TrainConfig, count: int) -> tuple[TrainConfig, str]:
     """
     shards, notes = open_shards(config)
     roles = find_splits(config, shards)
-    told = [
+    chosen = [
         config.data_seed,
         count,
         [[role, shards[name].version, [*shards[name].files]] for role, name in roles.items()],
     ]
-    key = hashlib.sha256(json.dumps([config.data, config.data_config, told]).encode()).hexdigest()[:24]
+    key = hashlib.sha256(json.dumps([config.data, config.data_config, chosen]).encode()).hexdigest()[:24]
     folder = Path(config.cache_dir).expanduser().absolute() / f"sample-{key}"
     held_out = max(1, round(count * _HELD_OUT_SHARE))
     wanted = {role: held_out for role in roles if role != "train"}

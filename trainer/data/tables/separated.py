@@ -29,10 +29,10 @@ def read_separated(path: Path, text: str) -> tuple[list[str], list[list[str]]]:
         DataError: a row has more fields than the first line, or a quote is not closed; with the line where the row,
             or the quote, begins.
     """
-    said = _SEPARATOR_LINE.match(text)  # by Excel, in a line of its own
-    text, before = (text[said.end() :], 1) if said else (text, 0)
-    tsv = path.suffix.lower() == ".tsv" and not said
-    separator = "\t" if tsv else said[1] if said else _find_separator(text)
+    declared = _SEPARATOR_LINE.match(text)  # by Excel, in a line of its own
+    text, before = (text[declared.end() :], 1) if declared else (text, 0)
+    tsv = path.suffix.lower() == ".tsv" and not declared
+    separator = "\t" if tsv else declared[1] if declared else _find_separator(text)
     quoted = not tsv or _is_quoted_tsv(text)
     reader = _reader(text, separator, quoted=quoted, strict=True)
     rows: list[list[str]] = []

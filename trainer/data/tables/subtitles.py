@@ -61,13 +61,13 @@ def find_recordings(folder: Path, config: TrainConfig) -> tuple[dict[str, list[T
     }
     notes = []
     without = [path for path in recordings.values() if path not in chosen]
-    for paths, told in (
+    for paths, text in (
         (twins, "recordings that are left out, since others have the same name"),
         (without, "recordings without subtitles of the same name"),
         (alone, "subtitles without a recording of the same name"),
     ):
         if paths:
-            notes.append(f"{told} beside them: {len(paths):,}, such as {paths[0]}")
+            notes.append(f"{text} beside them: {len(paths):,}, such as {paths[0]}")
     if not chosen:
         raise DataError(
             f"data={config.data!r}: {notes[-1] if notes else 'no subtitles'}; name them alike: talk.mp4 and talk.srt, "
@@ -91,9 +91,9 @@ def _files_below(folder: Path) -> tuple[dict[Path, Path], list[Path], list[Path]
     """Recordings by their names without suffix, further ones of the same names, and texts."""
     recordings: dict[Path, Path] = {}
     twins, texts = [], []
-    for place, folders, names in os.walk(folder):
+    for below, folders, names in os.walk(folder):
         folders.sort()
-        for path in (Path(place, name) for name in sorted(names) if not name.startswith(".")):
+        for path in (Path(below, name) for name in sorted(names) if not name.startswith(".")):
             if path.suffix.lower() in AUDIO_SUFFIXES:
                 if recordings.setdefault(path.with_suffix(""), path) != path:
                     twins.append(path)
@@ -182,7 +182,9 @@ def read_cues(path: Path, gap: str = " ") -> list[Cue]:
             (
                 start,
                 end,
-                _said(texts, counter_follows=counted and "-->" in "".join(lines[number : number + 1])),
+                _spoken_lines(
+                    texts, counter_follows=counted and "-->" in "".join(lines[number : number + 1])
+                ),
                 line,
             )
         )
@@ -198,7 +200,7 @@ def _seconds(hours: str | None, minutes: str, seconds: str, fraction: str) -> fl
     return int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + int(fraction.ljust(3, "0")) / 1000
 
 
-def _said(lines: Sequence[str], *, counter_follows: bool) -> list[str]:
+def _spoken_lines(lines: Sequence[str], *, counter_follows: bool) -> list[str]:
     """What is said in each line of a cue: without tags, dashes before speakers, entities and the next cue's number."""
     plain = [html.unescape(_MARKS.sub("", line)) for line in lines]
     said = [text for line in plain if (text := " ".join(_DASH.sub("", line).split()))]

@@ -62,18 +62,18 @@ class Table:
             return len(audio.names)
         return 0
 
-    def find(self, told: str) -> str:
+    def find(self, name: str) -> str:
         """The path of a file that a cell names; where it is missing, that where it would be.
 
         By its path in `audio_dir` or beside the table, else by its name alone in `audio_dir`.
         """
-        path = find_file(told, (*self.audio_folders, *self.bases))
+        path = find_file(name, (*self.audio_folders, *self.bases))
         if self.audio_folders and not Path(path).is_file():
-            named = find_file(re.split(r"[\\/]", told)[-1], self.audio_folders)
+            named = find_file(re.split(r"[\\/]", name)[-1], self.audio_folders)
             return named if Path(named).is_file() else path
         return path
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Where a row stands: `talk.srt, line 12`, or `clips.csv, row 7`, counted from 1 without the header."""
         if CUE_COLUMN in self.columns:
             return str(self.columns[CUE_COLUMN][row])

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from trainer.data.prepared import PreparedData
     from trainer.model.processor import Processor
 
-_MOST_TOLD = 12
+_MOST_SHOWN = 12
 
 
-def allow_taught(
+def allow_label_tokens(
     generation: GenerationConfig, config: TrainConfig, data: PreparedData, processor: Processor
 ) -> list[int]:
     """Take the tokens of the training texts off the lists of a generation config, unless `keep_suppress_tokens`.
@@ -50,19 +50,19 @@ def allow_taught(
     return sorted(taken)
 
 
-def allowed_note(config: TrainConfig, data: PreparedData) -> str | None:
+def allowed_tokens_note(config: TrainConfig, data: PreparedData) -> str | None:
     """A sentence for the user on what a training with these settings takes off the lists; None where it is nothing."""
     processor = load_processor(config)
-    tokens = allow_taught(load_generation_config(config.model), config, data, processor)
+    tokens = allow_label_tokens(load_generation_config(config.model), config, data, processor)
     # A space that a text begins with is no sign. Of "♪" and its like the list has the first two bytes, which no text
     # is made of.
-    said = [token for token in tokens if token != processor.tokenizer.eos_token_id]
-    decoded = [text for text in map(processor.tokenizer.decode, said) if text.strip()]
+    written = [token for token in tokens if token != processor.tokenizer.eos_token_id]
+    decoded = [text for text in map(processor.tokenizer.decode, written) if text.strip()]
     signs = [sign or "others" for sign in dict.fromkeys(text.strip(" \ufffd") for text in decoded)]
     if not signs:
         return None
-    more = f" and {len(signs) - _MOST_TOLD} more" if len(signs) > _MOST_TOLD else ""
+    more = f" and {len(signs) - _MOST_SHOWN} more" if len(signs) > _MOST_SHOWN else ""
     return (
-        f"{config.model} never writes {' '.join(signs[:_MOST_TOLD])}{more} (its suppress_tokens), but the training "
+        f"{config.model} never writes {' '.join(signs[:_MOST_SHOWN])}{more} (its suppress_tokens), but the training "
         "texts do: tuned models may (keep_suppress_tokens=true: they may not)"
     )
