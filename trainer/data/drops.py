@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from trainer.config import TrainConfig
 from trainer.data.columns import shown
+from trainer.data.sources import SPLIT_ALIASES
 from trainer.data.text import TOKEN, has_words
 from trainer.errors import DataError
 
@@ -86,9 +87,10 @@ def check_usable(
         if not usable:
             mine = [drop for drop in drops if drop.split == role]
             first = f" (the first is {_first(mine)})" if mine else ""
+            setting = f" with {role}_split" if role in SPLIT_ALIASES else ""
             raise DataError(
                 f"data={config.data!r}: no clip of the {role} split can be used: {describe_drops(mine, window)}"
-                f"{first}; correct them, or name another split with {role}_split"
+                f"{first}; correct them, or name another split{setting}"
             )
 
 

@@ -19,18 +19,15 @@ from trainer.data.columns import (
     parse_row_filter,
     select_parts,
 )
-from trainer.data.drops import Drop, check_drops, check_tokens, is_usable
+from trainer.data.drops import Drop, check_tokens, is_usable
 from trainer.data.kept_splits import read_kept_splits
-from trainer.data.labels import check_languages, make_labels
-from trainer.data.prepared import PreparedSplit, find_features
+from trainer.data.prepared import PreparedSplit, find_features, prepare
 from trainer.data.segments import clips_of_rows
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
 from trainer.data.splits import name_source, split_of_role, subset
 from trainer.data.text import has_words
 from trainer.errors import ConfigError, DataError, ModelError
 from trainer.mix import is_mix, read_mix
-from trainer.model.pretrained import load_model_config
-from trainer.model.processor import load_processor, window_seconds
 
 ALL = "all"
 """Every clip of the data, whatever split it is in."""
@@ -188,15 +185,19 @@ class SplitData:
     """That it was prepared for."""
     prepared: PreparedSplit
     """With that model's features."""
-    rows: list[int]
-    """Position in the source of each usable clip."""
     drops: list[Drop]
     """Clips that cannot be used."""
     notes: list[str]
     """Sentences for the user: what was chosen or dropped."""
 
+    @property
+    def rows(self) -> list[int]:
+        """Position in the source of each usable clip."""
+        found: list[int] = self.prepared.index["position"][self.prepared.all_labels.rows].tolist()
+        return found
+
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.prepared)
 
     def column(self, name: str) -> list[str]:
         """The cell of each usable clip in a column of the data, empty where it has none."""
@@ -233,28 +234,13 @@ def prepare_split(
         DataError: too much of the split cannot be used, or the disk is full.
         ModelError: the model cannot be found.
     """
-    processor = load_processor(config)
-    check_languages(config, source.clips, processor)
-    found = find_features(config, source.table, on_progress)
-    index = found.splits[_ROLE].index
-    longest = int(load_model_config(config.model).max_target_positions)
-    labels, too_long = make_labels(config, processor, longest, split=source.name, index=index)
-    drops = [dataclasses.replace(drop, split=source.name) for drop in found.drops] + too_long
-    if not len(labels):
-        raise DataError(
-            f"data={config.data!r}: no clip of the split {source.name!r} can be used; the first is "
-            f"{drops[0].name}: {drops[0].detail}"
-        )
-    drop_notes = check_drops(
-        config, drops, total=len(source.clips), window=window_seconds(processor.feature_extractor)
-    )
+    data = prepare(config, on_progress, table=source.table)
     return SplitData(
         source=source,
         model=config.model,
-        prepared=dataclasses.replace(found.splits[_ROLE], all_labels=labels),
-        rows=index["position"][labels.rows].tolist(),
-        drops=drops,
-        notes=source.notes + drop_notes,
+        prepared=data.splits[_ROLE],
+        drops=[dataclasses.replace(drop, split=source.name) for drop in data.drops],
+        notes=source.notes + data.notes,
     )
 
 
@@ -292,6 +278,5 @@ def without_learned(config: TrainConfig, data: SplitData, model: str, splits: st
     return dataclasses.replace(
         data,
         prepared=data.prepared.only(rows.tolist()),
-        rows=[data.rows[row] for row in rows],
         notes=[*data.notes, *notes],
     )
