@@ -396,7 +396,6 @@ class TrainConfig:
 
     @property
     def augments(self) -> bool:
-        """Whether any waveform is changed."""
         return self.augment > 0 and self.augment_strength > 0
 
     @property

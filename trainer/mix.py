@@ -40,8 +40,6 @@ _EXAMPLE = "as in sources: {own: {data: recordings/}}"
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """One of the sources of a data file."""
-
     name: str
     line: int
     """In which it begins."""
@@ -53,15 +51,12 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Mix:
-    """A data file."""
-
     path: str
     """As the user named it."""
     sources: tuple[Source, ...]
 
     @property
     def names(self) -> str:
-        """Of its sources, for messages."""
         return ", ".join(source.name for source in self.sources)
 
     def config(self, source: Source, config: TrainConfig) -> TrainConfig:
@@ -74,7 +69,6 @@ class Mix:
 
 
 def is_mix(data: str) -> bool:
-    """Whether data is named by a data file."""
     return data.lower().endswith(SUFFIXES)
 
 

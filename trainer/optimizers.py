@@ -30,7 +30,6 @@ _LEAST_8BIT = 4096
 def notes_on_methods(
     given: Mapping[str, Any], usual: Mapping[str, Any], methods: Collection[str]
 ) -> list[str]:
-    """Which settings do nothing."""
     idle = [
         name
         for name, able in WITH_METHOD.items()

@@ -77,7 +77,6 @@ class Evaluation:
     """Rates by the source of the clips, where there are several."""
 
     def written(self, clips: Sequence[int]) -> Written:
-        """What was written for some of the clips."""
         assert self.utterances is not None
         rows = list(clips)  # some clips alone may have no words to count
         rate = ClipErrors(self.utterances.word_errors[rows], self.utterances.words[rows]).rate

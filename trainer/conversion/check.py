@@ -36,8 +36,6 @@ Progress = Callable[[str, int, int], None]
 
 @dataclasses.dataclass
 class CheckClips:
-    """Clips that formats are checked on."""
-
     audio: list[np.ndarray] = dataclasses.field(default_factory=list)
     """float32 (samples,) each, 16 kHz mono."""
     texts: list[str] = dataclasses.field(default_factory=list)
@@ -123,7 +121,6 @@ class Checker:
         self._original = self._transcribe("hf", folder)
 
     def _transcribe(self, name: str, folder: Path) -> list[str]:
-        """Normalised transcripts of the clips."""
         texts: list[str] = []
         for text in transcribe(name, folder, self._decoding, self._clips.audio):
             texts.append(self._normalize(text))

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """One format and what decodes it."""
-
     runtime: str
     """What decodes it, and what the converted model is checked with."""
     module: str

@@ -57,8 +57,6 @@ class AudioError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a recording."""
-
     start: float
     """Seconds."""
     end: float | None
@@ -184,8 +182,6 @@ class AudioFile:
 
 @dataclasses.dataclass(frozen=True)
 class DecodedAudio:
-    """One clip."""
-
     samples: np.ndarray
     """float32 (samples,), 16 kHz mono in about -1 to 1: the mean of the channels, or the one wanted."""
     cancelled: bool

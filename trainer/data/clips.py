@@ -66,7 +66,6 @@ class ClipTable:
 
     @property
     def total(self) -> int:
-        """Clips in all splits."""
         return sum(len(clips) for clips in self.splits.values())
 
     @property

@@ -115,8 +115,6 @@ def shard_file(folder: Path, role: str, number: int, kind: str) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class _Shard:
-    """Some clips of one split."""
-
     folder: Path
     role: str
     number: int

@@ -36,7 +36,6 @@ class Grouping:
     """Whether every text is divided alike among the splits."""
 
     def describe(self) -> str:
-        """The sentence for the user."""
         shown = " and ".join(filter(None, (", ".join(self.by[:-1]), *self.by[-1:])))
         return f"splits are made by {shown}: none of them is in two splits{self.mixed}"
 

@@ -102,7 +102,6 @@ class _Known:
 
     @classmethod
     def of(cls, keys: np.ndarray, bits: np.ndarray) -> _Known:
-        """Put together what a file says of each key."""
         import numpy as np
 
         known, where = np.unique(keys, return_inverse=True)

@@ -42,7 +42,6 @@ class Labels:
 
     @classmethod
     def none(cls) -> Labels:
-        """Those of no clip."""
         import numpy as np
 
         return cls(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(1, np.int64))
@@ -59,7 +58,6 @@ class Labels:
         return np.diff(self.offsets)
 
     def only(self, clips: Sequence[int]) -> Labels:
-        """Those of the clips at these positions."""
         import numpy as np
 
         chosen = np.asarray(clips, np.int64)

@@ -57,12 +57,10 @@ class Origins:
 
     @property
     def sources(self) -> list[str]:
-        """The source of each clip."""
         return [self.kinds[number].source for number in self.numbers]
 
     @classmethod
     def of(cls, clips: Sequence[Clip]) -> Origins:
-        """Those of some clips."""
         import numpy as np
 
         kinds = {origin: number for number, origin in enumerate(dict.fromkeys(clip.origin for clip in clips))}
@@ -88,7 +86,6 @@ class PreparedSplit:
 
     @property
     def n_clips(self) -> int:
-        """The same, as a stream has it too."""
         return len(self)
 
     @functools.cached_property
@@ -150,15 +147,12 @@ class PreparedSplit:
         return str(self._get("name", i))
 
     def seconds(self, i: int) -> float:
-        """Length of clip `i` in seconds."""
         return self.samples(i) / SAMPLE_RATE
 
     def frames(self, i: int) -> int:
-        """Feature frames of clip `i`."""
         return int(self._get("frames", i))
 
     def most_frames(self) -> int:
-        """Feature frames of the longest clip."""
         return int(self.all_frames().max())
 
     def all_frames(self) -> np.ndarray:
@@ -200,7 +194,6 @@ class PreparedSplit:
         return None if (found == 1).all() else found
 
     def n_tokens(self, i: int) -> int:
-        """Label tokens of clip `i`."""
         return int(self.all_labels.offsets[i + 1] - self.all_labels.offsets[i])
 
     def digest(self) -> str:
@@ -246,7 +239,6 @@ class PreparedData:
 
     @property
     def train(self) -> PreparedSplit | TrainStream:
-        """The training clips."""
         return self.stream or self.splits["train"]
 
     @property
@@ -256,7 +248,6 @@ class PreparedData:
         return streamed | {name: len(split) for name, split in self.splits.items()}
 
     def drop_counts(self) -> dict[str, int]:
-        """Dropped clips by reason, the most frequent first."""
         return count_by_reason(self.drops)
 
     def write_dropped(self, path: str | Path) -> None:

@@ -51,7 +51,6 @@ class SplitClips:
 
     @property
     def table(self) -> ClipTable:
-        """The clips as features are computed of them."""
         return ClipTable({_ROLE: self.clips}, [])
 
 

@@ -164,6 +164,5 @@ def _named(char: str) -> str:
 
 
 def _word_at(text: str, position: int) -> str:
-    """The word around a position."""
     before = "".join(re.findall(r"\S*$", text[max(0, position - 20) : position]))
     return before + "".join(re.findall(r"^\S*", text[position : position + 20]))

@@ -30,7 +30,6 @@ _FEW_WORDS = 100
 
 
 def find_dropped(drops: Sequence[Drop], stops: str | None, total: int) -> list[Finding]:
-    """What a search would do without, or stop for."""
     text = ", ".join(f"{count:,} {DROP_REASONS[reason]}" for reason, count in count_by_reason(drops).items())
     title = f"would be left out: {len(drops):,} of {total:,} clips: {text}"
     if stops is not None:

@@ -49,12 +49,10 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The file as the data set names it."""
         return self.clip.name
 
     @property
     def text(self) -> str:
-        """The transcript as the data set has it."""
         return self.clip.text
 
 

@@ -112,6 +112,5 @@ def make_finding(kind: str, suspects: Iterable[tuple[Any, str]] | None, **values
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """What matters most first."""
     order = {kind: number for number, kind in enumerate(_KINDS)}
     return sorted(findings, key=lambda one: order[one.kind])

@@ -30,7 +30,6 @@ class Processor:
 
     @classmethod
     def from_pretrained(cls, path: str) -> Processor:
-        """As transformers' own."""
         from transformers import WhisperFeatureExtractor, WhisperTokenizer
 
         return cls(WhisperFeatureExtractor.from_pretrained(path), WhisperTokenizer.from_pretrained(path))

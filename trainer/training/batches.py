@@ -83,11 +83,9 @@ class BatchPlan:
 
     @property
     def n_steps(self) -> int:
-        """Optimiser steps of the full budget."""
         return len(self.boundaries) - 1
 
     def samples_seen(self, step: int) -> int:
-        """Samples seen after `step` optimiser steps."""
         return int(self.boundaries[step])
 
     def epoch(self, step: int) -> float:
@@ -95,7 +93,6 @@ class BatchPlan:
         return self.samples_seen(step) / (self.epoch_samples or self.n_clips)
 
     def is_point(self, step: int) -> bool:
-        """Whether an evaluation is due after `step` optimiser steps."""
         return self.samples_seen(step) in self.points
 
     def passes(self, worker: int = 0) -> Iterator[list[PlannedClip]]:

@@ -51,7 +51,6 @@ class ReportingCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Ask for an evaluation where one is due."""
         due, seen = self._plan.is_point(state.global_step), self._plan.samples_seen(state.global_step)
         if due:
             self._clock.stop(seen)
@@ -149,11 +148,9 @@ class TrainingClock:
 
     @property
     def runs(self) -> bool:
-        """Whether it was started and not stopped since."""
         return self._since is not None
 
     def start(self, samples_seen: int) -> None:
-        """Count from here on."""
         self._since = _now(), samples_seen
 
     def stop(self, samples_seen: int) -> None:

@@ -115,7 +115,6 @@ class StreamedSplit:
         return self._get(i).labels
 
     def frames(self, i: int) -> int:
-        """Feature frames of a clip."""
         return int(self._get(i).features.shape[1])
 
     def features(self, i: int) -> np.ndarray:

@@ -140,7 +140,6 @@ class WhisperTrainer(SavingTrainer):
         )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Batches of this worker's share of the evaluation split."""
         collator = self._collators["evaluation"]
         batches = evaluation_batches(
             range(len(self._evaluation)),

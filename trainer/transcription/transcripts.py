@@ -32,8 +32,6 @@ class Segment:
 
 @dataclasses.dataclass(frozen=True)
 class Transcript:
-    """All that was said in one recording."""
-
     path: Path
     seconds: float
     """Length of what could be read."""
@@ -47,7 +45,6 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """The whole text in one line."""
         gap = "" if written_language(self.language, self.task) in WITHOUT_SPACES else " "
         return gap.join(segment.text for segment in self.segments if segment.text)
 

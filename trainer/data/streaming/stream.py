@@ -89,7 +89,6 @@ class StreamedClip:
     """Content of the audio file, or its path."""
 
     def audio(self, config: TrainConfig) -> AudioSource:
-        """What is heard of it."""
         return AudioSource(self.source, config.audio_channel)
 
 
