@@ -25,7 +25,7 @@ ROWS = {
     ],
     "trainer": [
         {"bounds", "errors", "files", "threads", "yaml_nodes"},
-        {"languages", "deepspeed", "command", "optimizers"},
+        {"languages", "deepspeed", "command", "manifest", "optimizers"},
         {"config"},
         {"config_file", "memory", "mix"},
         {"model"},

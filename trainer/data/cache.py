@@ -7,19 +7,18 @@ same folder is given it.
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import shutil
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from trainer.errors import DataError
 from trainer.files import FULL, flush, locked
+from trainer.manifest import problem_of, seal
 
-MANIFEST = "manifest.json"
+_WHOLE_BYTES = 2**21
+"""Reading gigabytes at every start would cost more than it finds: larger files are checked at both ends."""
 _FORGOTTEN_SECONDS = 7 * 86400
 
 
@@ -64,39 +63,20 @@ def found_or_built(folder: Path, build: Callable[[Path], None], *, needs: str | 
 
 
 def is_complete(folder: Path, needs: str | None = None) -> bool:
-    """Whether a folder is whole, with the file `needs`: each has its size, small ones also their checksum."""
-    try:
-        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        whole = all(_seal(folder / name) == seal for name, seal in files.items())
-        return whole and (needs is None or needs in files)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+    """Whether a folder is whole, with the file `needs`."""
+    return problem_of(folder, _WHOLE_BYTES) is None and (needs is None or (folder / needs).is_file())
 
 
 def _build(folder: Path, partial: Path, build: Callable[[Path], None], needs: str | None) -> None:
     partial.mkdir(exist_ok=True)
     build(partial)
-    paths = sorted(partial.iterdir())
-    for path in paths:
-        flush(path)
-    files = {path.name: _seal(path) for path in paths}
-    target = partial / MANIFEST
-    target.write_text(json.dumps({"files": files}, ensure_ascii=False, indent=1), encoding="utf-8")
-    flush(target)
-    flush(partial)
+    seal(partial, _WHOLE_BYTES)
     # Without locks another process may have finished first.
     if not is_complete(folder, needs):
         shutil.rmtree(folder, ignore_errors=True)  # damaged, or without what is needed
         partial.replace(folder)
         flush(folder.parent)
     shutil.rmtree(partial, ignore_errors=True)
-
-
-def _seal(path: Path) -> list[Any]:
-    """Size of a file, and the checksum of a small one."""
-    # Reading gigabytes at every start would cost more than it finds; their size tells a file that was cut off.
-    small = path.suffix not in (".f16", ".i16")
-    return [path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest() if small else None]
 
 
 def _remove_forgotten(cache: Path) -> None:

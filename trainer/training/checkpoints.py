@@ -1,8 +1,4 @@
-"""Checkpoints: whether one is whole, what in it only going on with the training needs, and room for it on the disk.
-
-A killed process, a full disk or a broken copy leaves folders that look like checkpoints. So `manifest.json` is
-written last, under its name only when it is complete, and lists every other file.
-"""
+"""Checkpoints: what is in one, what of it only going on with the training needs, and room for it on the disk."""
 
 from __future__ import annotations
 
@@ -12,13 +8,13 @@ import os
 import re
 import shutil
 import tempfile
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from trainer.errors import CheckpointError, DiskFullError
-from trainer.files import FULL, flush, nearest_folder, write_whole
+from trainer.files import FULL, nearest_folder
+from trainer.manifest import problem_of
 from trainer.model.adapters import is_adapted
 from trainer.model.pretrained import load_model_config
 from trainer.model.whisper import limit_training
@@ -32,15 +28,12 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.scoring.alignment import ClipErrors
 
-MANIFEST = "manifest.json"
 CONFIG_FILE = "train_config.json"
 """The settings of the training."""
 UTTERANCES_FILE = "utterances.json"
 """`word_errors` and `words` of each validation clip in the split's order, of the checkpoint's own evaluation."""
 
 _MIB = 2**20
-_WHOLE_BYTES = 64 * _MIB
-"""Files below are read whole for their check sum, larger ones only at both ends."""
 _RESUME_NAMES = re.compile(
     r"optimizer\.pt|scheduler\.pt|scaler\.pt|rng_state(_\d+)?\.pth|trainer_state\.json|training_args\.bin"
     r"|global_step\d+|latest|zero_to_\w+\.py"
@@ -50,89 +43,11 @@ _OTHER_FILES_BYTES = 16 * _MIB
 """Tokenizer, settings, random states: 5 MB with Whisper's own tokenizer."""
 
 
-def files_of(folder: Path) -> dict[str, dict[str, int]]:
-    """What the manifest says of the files that a folder holds: their `bytes`, and `crc32`.
-
-    The CRC-32 of a file of 64 MiB and more is that of its first and its last MiB.
-    """
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return {
-        name: {"bytes": (folder / name).stat().st_size, "crc32": _crc32(folder / name)}
-        for name in names
-        if name not in (MANIFEST, f".{MANIFEST}.partial")
-    }
-
-
-def manifest_of(files: Mapping[str, Mapping[str, int]]) -> str:
-    """The manifest of a complete checkpoint with these files."""
-    return json.dumps({"files": files}, indent=2) + "\n"
-
-
-def seal(folder: Path) -> None:
-    """Write the manifest of a complete checkpoint; a new one if there is one.
-
-    All files are on the disk before the manifest takes its name.
-    """
-    files = files_of(folder)
-    flush_all(folder)
-    write_whole(folder / MANIFEST, manifest_of(files), sync=True)
-    flush(folder)
-
-
-def flush_all(folder: Path) -> None:
-    """Return once all that a folder holds is on the disk, its entries too; raises `OSError` as `flush` does."""
-    for path in (*folder.rglob("*"), folder):
-        if path.is_file() or path.is_dir():
-            flush(path)
-
-
 def write_errors(folder: Path, config: TrainConfig, utterances: ClipErrors) -> None:
     """Write a checkpoint's settings, and the errors of each clip in its own evaluation; the folder is made."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG_FILE).write_text(json.dumps(config.to_dict(), indent=2) + "\n")
     (folder / UTTERANCES_FILE).write_text(utterances.to_json())
-
-
-def problem_of(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, in one line; `None` where all that its manifest lists is there.
-
-    Files that are not in the manifest do not count.
-    """
-    try:
-        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        listed = [(str(name), int(file["bytes"]), int(file["crc32"])) for name, file in files.items()]
-    except FileNotFoundError:
-        return f"{MANIFEST} is missing" if folder.is_dir() else "the folder is missing"
-    except OSError as error:
-        return f"{MANIFEST} cannot be read: {error.strerror}"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{MANIFEST} is damaged"
-    problems = (_problem_of_file(folder, *file) for file in listed)
-    return next((problem for problem in problems if problem is not None), None)
-
-
-def _problem_of_file(folder: Path, name: str, size: int, crc32: int) -> str | None:
-    path = folder / name
-    try:
-        found = path.stat().st_size
-        if found != size:
-            return f"{name} has {found:,} of {size:,} bytes"
-        return None if _crc32(path) == crc32 else f"{name} is damaged: its check sum is another"
-    except FileNotFoundError:
-        return f"{name} is missing"
-    except OSError as error:
-        return f"{name} cannot be read: {error.strerror}"
-
-
-def _crc32(path: Path) -> int:
-    size, value = path.stat().st_size, 0
-    with path.open("rb") as file:
-        if size >= _WHOLE_BYTES:
-            value = zlib.crc32(file.read(_MIB))
-            file.seek(size - _MIB)
-        while piece := file.read(_MIB):
-            value = zlib.crc32(piece, value)
-    return value
 
 
 def is_only_for_resume(name: str) -> bool:

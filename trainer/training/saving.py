@@ -13,14 +13,9 @@ from accelerate.utils import gather_object
 from transformers import Seq2SeqTrainer
 
 from trainer.files import has_room
+from trainer.manifest import seal
 from trainer.model.adapters import adapter_state, is_adapted, read_adapter, write_adapter
-from trainer.training.checkpoints import (
-    checkpoint_bytes,
-    disk_full,
-    full_disk_errors,
-    seal,
-    write_errors,
-)
+from trainer.training.checkpoints import checkpoint_bytes, disk_full, full_disk_errors, write_errors
 from trainer.training.distributed import from_first, local_rank, share_of_node, wait_for_all
 from trainer.training.report import CheckpointStore, Decision, Kept, Report, Request
 from trainer.training.window import in_window

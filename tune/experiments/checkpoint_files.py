@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.files import flush, locked
-from trainer.training.checkpoints import MANIFEST, files_of, manifest_of, seal
+from trainer.manifest import MANIFEST, files_of, manifest_of, seal
 from trainer.training.distributed import private_folder
 from tune.experiments.folder import TRIALS_FOLDER
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.training.checkpoints import problem_of
+from trainer.manifest import problem_of
 from trainer.training.distributed import TIMEOUT_SECONDS, private_folder
 from tune.cluster.progress_channel import Driver
 from tune.experiments.checkpoint_files import CheckpointFiles

@@ -15,7 +15,8 @@ from training import train
 from trainer.config import TrainConfig
 from trainer.conversion.hugging_face import write_model
 from trainer.errors import CheckpointError
-from trainer.training.checkpoints import check_resumable, is_only_for_resume, problem_of, seal
+from trainer.manifest import problem_of, seal
+from trainer.training.checkpoints import check_resumable, is_only_for_resume
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,9 @@ from safetensors.torch import load_file
 from training import train
 
 from trainer.config import TrainConfig
+from trainer.manifest import problem_of
 from trainer.memory import halve_micro_batch
-from trainer.training.checkpoints import UTTERANCES_FILE, estimated_checkpoint_bytes, problem_of
+from trainer.training.checkpoints import UTTERANCES_FILE, estimated_checkpoint_bytes
 
 FIGURES = (
     "learning_rate",

@@ -20,16 +20,12 @@ from transformers import WhisperForConditionalGeneration
 from trainer.config import TrainConfig
 from trainer.conversion.hugging_face import write_model
 from trainer.errors import ConfigError, ModelError
+from trainer.manifest import problem_of
 from trainer.model.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of, merged, with_base
 from trainer.model.pretrained import DEMO_MODEL
 from trainer.model.processor import load_processor
 from trainer.model.whisper import limit_training, load_model
-from trainer.training.checkpoints import (
-    checkpoint_bytes,
-    estimated_checkpoint_bytes,
-    is_only_for_resume,
-    problem_of,
-)
+from trainer.training.checkpoints import checkpoint_bytes, estimated_checkpoint_bytes, is_only_for_resume
 
 ALL_LAYERS = "attention and feed-forward"
 

@@ -12,8 +12,8 @@ from training import train
 
 from trainer.config import TrainConfig
 from trainer.errors import DiskFullError
+from trainer.manifest import seal
 from trainer.training import saving
-from trainer.training.checkpoints import seal
 from trainer.training.report import Decision, Kept, Request, ignore
 from trainer.training.saving import ReportingStore
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from s3_server import give_keys, s3_server
 
-from trainer.training.checkpoints import problem_of
+from trainer.manifest import problem_of
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.storage import Storage
 

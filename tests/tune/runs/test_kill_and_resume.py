@@ -25,7 +25,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from search_process import Search, results, state
 
-from trainer.training.checkpoints import problem_of
+from trainer.manifest import problem_of
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log
 

@@ -15,9 +15,9 @@ from training import evaluate, train
 from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedData, prepare
 from trainer.errors import ModelError
+from trainer.manifest import problem_of
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
-from trainer.training.checkpoints import problem_of
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.folder import ExperimentFolder
 from tune.workers.averages import measure_mean
