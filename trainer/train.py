@@ -100,9 +100,9 @@ def budget_samples(config: TrainConfig, n_train: float) -> int:
 
 
 def plan_batches(
-    config: TrainConfig, n_train: int | PreparedSplit | TrainStream, frames: Frames | None = None
+    config: TrainConfig, clips: PreparedSplit | TrainStream, frames: Frames | None = None
 ) -> BatchPlan:
-    """The batches of a whole training on so many clips, at most `max_steps` of them where that is the budget.
+    """The batches of a whole training on these clips, at most `max_steps` of them where that is the budget.
 
     Where `frames` are given, each step has the window of its longest clip. The clips of a split with weights come as
     often as these say; an epoch, and so the budget, is as long as the data's own weights make it, whatever
@@ -114,33 +114,26 @@ def plan_batches(
     Raises:
         DataError: every weight is 0.
     """
-    weights, epoch = None, float(n_train if isinstance(n_train, int) else n_train.epoch_samples)
-    if not isinstance(n_train, int):
-        if config.streaming:
-            config = with_samples(config, cast("TrainStream", n_train))
-        weights, n_train = n_train.weights(config.weights), n_train.n_clips
-
-    def plan(points: tuple[int, ...]) -> BatchPlan:
-        return BatchPlan(
-            frames=frames,
-            by_length=frames is not None and config.group_by_length,
-            n_clips=n_train,
-            batch_size=config.train_batch_size,
-            accumulation=config.gradient_accumulation_steps,
-            points=points,
-            seed=config.seed,
-            workers=config.workers,
-            weights=weights,
-            epoch_samples=epoch,
-            streamed=config.streaming,
-        )
-
-    budget = budget_samples(config, epoch)
-    full = plan(plan_points(budget, config.evaluations, config.evaluate_at, config.effective_batch_size))
-    if config.max_steps is None or full.n_steps <= config.max_steps:
-        return full
-    last = full.samples_seen(config.max_steps)
-    return plan((*(point for point in full.points if point < last), last))
+    if config.streaming:
+        config = with_samples(config, cast("TrainStream", clips))
+    budget = budget_samples(config, clips.epoch_samples)
+    plan = BatchPlan(
+        frames=frames,
+        by_length=frames is not None and config.group_by_length,
+        n_clips=clips.n_clips,
+        batch_size=config.train_batch_size,
+        accumulation=config.gradient_accumulation_steps,
+        points=plan_points(budget, config.evaluations, config.evaluate_at, config.effective_batch_size),
+        seed=config.seed,
+        workers=config.workers,
+        weights=clips.weights(config.weights),
+        epoch_samples=clips.epoch_samples,
+        streamed=config.streaming,
+    )
+    if config.max_steps is None or plan.n_steps <= config.max_steps:
+        return plan
+    last = plan.samples_seen(config.max_steps)
+    return dataclasses.replace(plan, points=(*(point for point in plan.points if point < last), last))
 
 
 def with_samples(config: TrainConfig, stream: TrainStream | None) -> TrainConfig:

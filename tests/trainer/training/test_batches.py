@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,7 +76,8 @@ def test_a_budget_in_steps_is_kept_to_the_step(
         gradient_accumulation_steps=accumulation,
         evaluate_at=rungs,
     )
-    made = plan_batches(config, 100)
+    clips: Any = SimpleNamespace(n_clips=100, epoch_samples=100.0, weights=lambda given: None)
+    made = plan_batches(config, clips)
     assert made.n_steps == max_steps
     asked = max_steps * batch * accumulation
     on_batches = all(rung % (batch * accumulation) == 0 for rung in rungs or ())
