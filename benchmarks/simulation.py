@@ -14,7 +14,7 @@ from curves import TrialFailure
 
 from tune.runs.ray_tune import RaySearcher
 from tune.search.records import Records, TrialRecord
-from tune.search.scheduler import TIME_ATTRIBUTE, TRIAL_ID, Judge
+from tune.search.scheduler import TRIAL_ID, Judge
 from tune.search.searcher import Searcher
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Simulation:
         trial.seen, trial.evaluations = float(rung), trial.evaluations + 1
         wer = float(rates["wer"])
         result: dict[str, Any] = {"wer": wer, "cer": wer / 3, "eval_loss": float(rates["eval_loss"])}
-        result |= {TIME_ATTRIBUTE: rung, "epoch": rung / self._rungs[-1]}
+        result |= {"samples_seen": rung, "epoch": rung / self._rungs[-1]}
         result |= {"training_iteration": trial.evaluations, "finished": float(rung == self._rungs[-1])}
         self._evaluated += 1
         stops = self._scheduler.on_trial_result(None, trial, result) == "STOP"

@@ -14,7 +14,6 @@ from tune.space.settings import SchedulerSettings
 if TYPE_CHECKING:
     from tune.search.records import Records, TrialRecord
 
-TIME_ATTRIBUTE = "samples_seen"
 LEAST_STEPS = 2
 """Optimiser steps with the largest effective batch of the space before the first rung; after one, cut short by a
 warm-up, settings cannot be told apart."""
