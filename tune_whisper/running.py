@@ -174,10 +174,10 @@ def _in_own_process(command: str, words: list[str], *, quiet: bool) -> dict[str,
         last = _shown(process, quiet=quiet)
         if not answer.is_file():
             raise RuntimeError(f"{command} ended with exit code {process.returncode}: {last}")
-        found: dict[str, str] = json.loads(answer.read_text(encoding="utf-8"))
-    if "interrupted" in found:
+        content: dict[str, str] = json.loads(answer.read_text(encoding="utf-8"))
+    if "interrupted" in content:
         raise KeyboardInterrupt
-    return found
+    return content
 
 
 def _shown(process: subprocess.Popen[str], *, quiet: bool) -> str:

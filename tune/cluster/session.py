@@ -229,8 +229,8 @@ def gpu_precision() -> str:
     import ray
 
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
-    found = _on_nodes(nodes, gpu_capability, num_gpus=_SOME_GPU).values()
-    known = [capability for capability in found if capability is not None]
+    capabilities = _on_nodes(nodes, gpu_capability, num_gpus=_SOME_GPU).values()
+    known = [capability for capability in capabilities if capability is not None]
     if not known:
         return "auto"
     return "bf16" if min(known) >= BF16_CAPABILITY else "fp16"
@@ -255,7 +255,7 @@ def check_shared(folder: Path, storage: str) -> None:
         seen = _on_nodes(others, os.path.exists, str(token))
     finally:
         token.unlink()
-    blind = [address for address, found in seen.items() if not found]
+    blind = [address for address, sees in seen.items() if not sees]
     if blind:
         raise ResourceError(
             f"--storage {storage}: is not seen by the node{'s' if len(blind) > 1 else ''} {', '.join(blind)}; give a "
@@ -278,15 +278,15 @@ def _on_nodes(
     done, waiting = ray.wait([*asked], num_returns=len(asked), timeout=_NODE_SECONDS) if asked else ([], [])
     for task in waiting:
         ray.cancel(task)
-    found = {}
+    results = {}
     for task in done:
         try:
-            found[asked[task]] = ray.get(task)
+            results[asked[task]] = ray.get(task)
         except ray.exceptions.RayTaskError:
             raise
         except ray.exceptions.RayError:  # a node that is just leaving
             continue
-    return found
+    return results
 
 
 def this_machine() -> dict[str, float]:

@@ -142,13 +142,13 @@ def _transcribe(
     """Of each model, of the same segments."""
     samples, file = read_recording(path, channel)
     spans = find_speech(samples, min(model.window for model in models))
-    seconds, found = len(samples) / SAMPLE_RATE, []
+    seconds, transcripts = len(samples) / SAMPLE_RATE, []
     for model in models:
         language, segments = model.transcribe(
             samples, spans, lambda done: bar.update(done / SAMPLE_RATE, seconds)
         )
-        found.append(Transcript(path, seconds, language, segments, file.incomplete, model.task))
-    return found
+        transcripts.append(Transcript(path, seconds, language, segments, file.incomplete, model.task))
+    return transcripts
 
 
 def _warn(transcript: Transcript, console: Console) -> bool:

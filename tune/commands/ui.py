@@ -37,8 +37,8 @@ def ui(words: list[str]) -> int:
     From an object store the MLflow store is shown as it was last uploaded.
     """
     arguments = ui_parser().parse_args(words)
-    found = find_experiment(arguments.experiment, arguments.storage)
-    name, uri = found.path.name, Experiment.read(found).tracking_uri
+    folder = find_experiment(arguments.experiment, arguments.storage)
+    name, uri = folder.path.name, Experiment.read(folder).tracking_uri
     _, experiment_id = open_store(uri, name)
     page = trials_page(experiment_id) if experiment_id else ""  # the start page: the search is not that far
     if is_server(uri):
@@ -50,7 +50,7 @@ def ui(words: list[str]) -> int:
     print(f"MLflow UI for {name}: http://{_HOST}:{port}{page}")
     print("It is there in some seconds; Ctrl-C ends it.", file=sys.stderr)
     words = ["-m", "mlflow", "server", "--host", _HOST, "--port", str(port), "--workers", "1"]
-    words += ["--artifacts-destination", default_artifact_root(found.path).as_uri()]
+    words += ["--artifacts-destination", default_artifact_root(folder.path).as_uri()]
     words += ["--uvicorn-opts", "--log-level warning"]
     sys.stdout.flush()
     return os.execve(sys.executable, [sys.executable, *words], _environment(uri))

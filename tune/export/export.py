@@ -201,8 +201,8 @@ def _measure(saved: Experiment, exported: TrainConfig) -> tuple[Rates, tuple[str
     )
 
     def rates(config: TrainConfig, role: str) -> dict[str, Any]:
-        found = evaluate(config, data, role)
-        return found.rates | _interval(found.utterances, objective_name(found.rates))
+        result = evaluate(config, data, role)
+        return result.rates | _interval(result.utterances, objective_name(result.rates))
 
     measured: Rates = {}
     for role in splits:
@@ -214,8 +214,8 @@ def _measure(saved: Experiment, exported: TrainConfig) -> tuple[Rates, tuple[str
 
 def _interval(clips: ClipErrors | None, objective: str) -> dict[str, Any]:
     """The objective's 95 % interval, to go with the rates; empty where it is not known."""
-    found = None if clips is None else objective_interval([clips])
-    return {} if found is None else {f"{objective}_interval": list(found)}
+    interval = None if clips is None else objective_interval([clips])
+    return {} if interval is None else {f"{objective}_interval": list(interval)}
 
 
 def _base_rates(saved: Experiment) -> dict[str, Any]:

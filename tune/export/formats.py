@@ -118,12 +118,12 @@ def format_readme(target: Target, decoding: Decoding, check: FormatCheck | None)
 
 def print_formats(outcome: FormatsOutcome, console: Console, where: Path) -> None:
     """The checks, and where the formats lie, below `where`."""
-    for found in outcome.checks:
+    for check in outcome.checks:
         say(
             console,
-            f"{found.format} ({found.quantization}): WER {found.rate:.2f} % in {FORMATS[found.format].runtime}, "
-            f"{found.hf_rate:.2f} % in transformers; {found.same}/{found.clips} the same; drift {found.drift:+.2f}, "
-            f"tolerance {found.tolerance:.2f}",
+            f"{check.format} ({check.quantization}): WER {check.rate:.2f} % in {FORMATS[check.format].runtime}, "
+            f"{check.hf_rate:.2f} % in transformers; {check.same}/{check.clips} the same; drift {check.drift:+.2f}, "
+            f"tolerance {check.tolerance:.2f}",
         )
     for name in outcome.made:
         say(console, f"{FORMATS[name].runtime}: {where}/{name}, how to use it is in its README.md")

@@ -61,7 +61,7 @@ def model_card(
 
     state, config = saved.state, saved.config(trial)
     sources, seconds = state.data.sources, state.data.seconds
-    own = [code for found in sources.values() for code in found["language"]]
+    own = [code for each in sources.values() for code in each["language"]]
     languages = list(dict.fromkeys([config.language or "en", *own]))
     scores = state.verdict.standings if state.verdict else []
     objective = objective_name(next(iter(rates.values()))["after"])
@@ -81,17 +81,17 @@ def model_card(
         sources=source_table(state, str(config.language)),
         base=short_source(config.model_source),
         on_hub=_is_hub_id(config.model_source),
-        standing=next((found for found in scores if trial.trial_id in found.runs), None),
+        standing=next((each for each in scores if trial.trial_id in each.runs), None),
         averaged=listed(trial.members, most=len(trial.members)),
         normalizer_text=make_normalizer(config).description,
         unit=unit_note(config),
         objective=objective,
-        intervals=any(f"{objective}_interval" in found for pair in rates.values() for found in pair.values()),
+        intervals=any(f"{objective}_interval" in each for pair in rates.values() for each in pair.values()),
         judged="test" if "test" in rates else next(iter(rates)),  # the split that chose nothing
         place=PLACE,
         runtimes={name: FORMATS[name].runtime for name in CONVERTED},
         data=short_source(config.data),
-        hours={name: found / 3600 for name, found in seconds.items()},
+        hours={name: each / 3600 for name, each in seconds.items()},
     )
     card.content = words(card.content, config.task)
     return card

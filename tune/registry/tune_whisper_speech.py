@@ -63,14 +63,14 @@ def _speech(recording: np.ndarray, longest: int) -> list[tuple[int, int]]:
     import torch
     from silero_vad import get_speech_timestamps, load_silero_vad
 
-    found = get_speech_timestamps(
+    spans = get_speech_timestamps(
         torch.from_numpy(recording),
         load_silero_vad(),  # its state is of one recording, and requests come at the same time
         max_speech_duration_s=longest / _RATE,
         min_silence_duration_ms=500,
         speech_pad_ms=200,
     )
-    return [(span["start"], span["end"]) for span in found]
+    return [(span["start"], span["end"]) for span in spans]
 
 
 def _read(number: int, value: Any) -> np.ndarray:

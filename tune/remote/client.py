@@ -138,8 +138,8 @@ def get_json(client: JobSubmissionClient, path: str) -> Any:
 
 
 def cluster_versions(client: JobSubmissionClient) -> tuple[str, str]:
-    found = get_json(client, "/api/v0/cluster_metadata")
-    return get_json(client, "/api/version")["ray_version"], found.get("data", found)["pythonVersion"]
+    metadata = get_json(client, "/api/v0/cluster_metadata")
+    return get_json(client, "/api/version")["ray_version"], metadata.get("data", metadata)["pythonVersion"]
 
 
 def version_difference(ray_version: str, python_version: str) -> str | None:

@@ -85,7 +85,7 @@ def refuse_password(where: str, text: str) -> None:
 
 def check_environment(items: Sequence[str]) -> dict[str, str]:
     """The variables of `--env NAME=VALUE`; raises `JobError` where a name says that it holds a secret."""
-    found = {}
+    variables = {}
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -99,5 +99,5 @@ def check_environment(items: Sequence[str]) -> dict[str, str]:
             advice = "use --tracking-uri after --" if name == "MLFLOW_TRACKING_URI" else "leave it out"
             raise JobError(f"--env {name}: is decided by the job; {advice}")
         refuse_password(f"--env {name}", value)
-        found[name] = value
-    return found
+        variables[name] = value
+    return variables

@@ -39,9 +39,9 @@ class ClusterView:
 def read_cluster(client: JobSubmissionClient) -> ClusterView:
     """The cluster that a client is connected to; raises `JobError` where its dashboard does not answer."""
     # Without a limit the dashboard tells of 100 nodes, dead ones among them.
-    found = get_json(client, "/api/v0/nodes?detail=1&limit=10000")["data"]["result"]["result"]
+    rows = get_json(client, "/api/v0/nodes?detail=1&limit=10000")["data"]["result"]["result"]
     nodes = []
-    for each in found:
+    for each in rows:
         if each["state"] == "ALIVE":
             has = each["resources_total"]
             types = sorted(name.partition(":")[2] for name in has if name.startswith("accelerator_type:"))

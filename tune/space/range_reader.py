@@ -194,7 +194,7 @@ def _when(name: str, node: yaml.Node, problems: Problems) -> When:
             node, f"{name}: when: must be a mapping of settings and values, as in {{spec_augment: true}}"
         )
         return ()
-    found = []
+    conditions = []
     for key, key_node, value_node in items(node, problems, f"{name}: when: "):
         if key not in FIELDS:
             problems.add(key_node, f"{name}: when: {key}: {unknown_field_message(key)}")
@@ -207,5 +207,5 @@ def _when(name: str, node: yaml.Node, problems: Problems) -> When:
             if not nodes:
                 problems.add(value_node, f"{name}: when: {key}: is an empty list; name a value")
             values = [read_value(key, each, problems, f"{name}: when: {key}=") for each in nodes]
-            found.append((key, tuple(value for value in values if value is not BAD)))
-    return tuple(found)
+            conditions.append((key, tuple(value for value in values if value is not BAD)))
+    return tuple(conditions)

@@ -211,11 +211,11 @@ class SpaceReader:
         else:
             # A problem with a range is reported where its name stands; of several, where each begins.
             positions = [key_node] if isinstance(node, yaml.MappingNode) else nodes
-            found = [
+            read = [
                 read_parameter(key, position, each, self.problems)
                 for position, each in zip(positions, nodes, strict=True)
             ]
-            ranges = tuple(parameter for parameter in found if parameter is not None)
+            ranges = tuple(parameter for parameter in read if parameter is not None)
             if len({type(parameter) for parameter in ranges}) > 1:
                 self.problems.add(key_node, f"{key}: its ranges must be of one type")
             elif len(ranges) == len(nodes):

@@ -138,8 +138,8 @@ class SearchSpace:
 
     @property
     def methods(self) -> list[str]:
-        found = self.parameters["method"].points() if "method" in self.parameters else None
-        values = found or [self.fixed.get("method", TrainConfig.method)]
+        searched = self.parameters["method"].points() if "method" in self.parameters else None
+        values = searched or [self.fixed.get("method", TrainConfig.method)]
         return sorted(values, key=lambda value: value != TrainConfig.method)
 
     def resolve(
@@ -193,13 +193,13 @@ class SearchSpace:
         Only those that differ from the usual one; and the problems, a line each.
         """
         name = "learning_rate"
-        found: dict[int | None, dict[float, str]] = {}
+        by_range: dict[int | None, dict[float, str]] = {}
         for point in deciding_points(self.ranges, self.fixed, apart=["method"]):
             index = active_index(self.ranges, name, point, self.fixed) if name in self.ranges else None
             for method in possible_values("method", point, self.ranges, self.fixed):
-                found.setdefault(index, {}).setdefault(by_method.get(method, usual), method)
+                by_range.setdefault(index, {}).setdefault(by_method.get(method, usual), method)
         problems, known = [], {}
-        for index, rates in found.items():
+        for index, rates in by_range.items():
             automatic = (
                 self.fixed.get(name) is None if index is None else _is_automatic(self.ranges[name][index])
             )
@@ -252,8 +252,8 @@ class SearchSpace:
         A range under a condition is a parameter of its own there (`mask_time_prob@spec_augment=true`), since it has a
         distribution of its own; everywhere else the setting has its plain name.
         """
-        found = ((name, self.searched_in(config, name)) for name in config if name in self.ranges)
-        return {key_of(name, parameter): config[name] for name, parameter in found if parameter is not None}
+        active = ((name, self.searched_in(config, name)) for name in config if name in self.ranges)
+        return {key_of(name, parameter): config[name] for name, parameter in active if parameter is not None}
 
     def describe(self) -> list[tuple[str, str]]:
         """Each searched parameter with its ranges in words."""
@@ -266,7 +266,7 @@ class SearchSpace:
         """Plain values; written as YAML they are a space file that loads to the same space."""
         written = {name: [one.to_dict() for one in ranges] for name, ranges in self.ranges.items()}
         return {
-            "parameters": {name: found[0] if len(found) == 1 else found for name, found in written.items()},
+            "parameters": {name: own[0] if len(own) == 1 else own for name, own in written.items()},
             "fixed": dict(self.fixed),
             "try_first": [
                 {

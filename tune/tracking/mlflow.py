@@ -107,8 +107,8 @@ class MlflowStore(Store):
         if self._own is None:
             return
         begun = {record.trial_id: milliseconds(record.begun) for record in state.runs}
-        found = _find_runs(self._client, experiment_id, PARENT, self._own.run_id)
-        for run in sorted(found, key=lambda run: not run.deleted):
+        runs = _find_runs(self._client, experiment_id, PARENT, self._own.run_id)
+        for run in sorted(runs, key=lambda run: not run.deleted):
             trial = run.tags.get(TRIAL_ID, "")
             if run.start_ms == begun.get(trial):
                 self._trials[trial] = run
@@ -133,8 +133,8 @@ class MlflowStore(Store):
         if new:
             self._show(saved, experiment_id)
         for record in [] if saved.is_training else state.runs:
-            trial, found = record.trial_id, points.get(record.trial_id, [])
-            if not record.begun or not (new or found):
+            trial, new_points = record.trial_id, points.get(record.trial_id, [])
+            if not record.begun or not (new or new_points):
                 continue
             if trial not in self._trials:
                 tags = {PARENT: self._own.run_id, TRIAL_ID: trial}
@@ -143,7 +143,7 @@ class MlflowStore(Store):
             content = trial_run(record, saved, new=not run.params)
             if state.ended:  # of an earlier session
                 content.tags |= dict.fromkeys({BEST, WINNER} & run.tags.keys() - content.tags.keys(), "false")
-            self._write(run, content, found, state.task)
+            self._write(run, content, new_points, state.task)
         self._write(self._own, own_run(saved, self._target.option), points.get(None, []), state.task)
         if not self._own.deleted:
             if any(isinstance(entry.event, ResultsWritten) for entry in new):
@@ -205,8 +205,8 @@ class MlflowStore(Store):
 
 def find_own(client: MlflowClient, experiment_id: str, created: float) -> HeldRun | None:
     """The run of the search, or of the single training, that began then; also one that was deleted."""
-    found = _find_runs(client, experiment_id, EXPERIMENT_KEY, experiment_key(created))
-    return min(found, key=lambda run: run.deleted, default=None)
+    runs = _find_runs(client, experiment_id, EXPERIMENT_KEY, experiment_key(created))
+    return min(runs, key=lambda run: run.deleted, default=None)
 
 
 def check_known(uri: str, experiment: str, created: float) -> None:

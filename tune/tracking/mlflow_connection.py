@@ -35,13 +35,13 @@ def open_store(uri: str, experiment: str) -> tuple[MlflowClient, str | None]:
     with _alone_with(sqlite_path(uri)), store_errors(uri):
         _check_database(uri)
         client = MlflowClient(tracking_uri=uri)
-        found = client.get_experiment_by_name(experiment)
-    if found is not None and found.lifecycle_stage == "deleted":
+        known = client.get_experiment_by_name(experiment)
+    if known is not None and known.lifecycle_stage == "deleted":
         raise TrackingError(
             f"MLflow store {hide_password(uri)}: its experiment {experiment!r} was deleted; "
-            f"choose another name or run `mlflow experiments restore -x {found.experiment_id}`"
+            f"choose another name or run `mlflow experiments restore -x {known.experiment_id}`"
         )
-    return client, str(found.experiment_id) if found else None
+    return client, str(known.experiment_id) if known else None
 
 
 def make_experiment(client: MlflowClient, uri: str, experiment: str, artifact_root: Path | None) -> str:

@@ -190,14 +190,14 @@ def event_points(
     entries: Sequence[Entry], saved: Experiment, after: int = 0
 ) -> dict[str | None, list[Metric]]:
     """The points of all events behind number `after`, by trial or repeat; None is the experiment's own run."""
-    found: dict[str | None, list[Metric]] = {}
+    by_run: dict[str | None, list[Metric]] = {}
     records, trials, best = saved.state.records, 0, math.inf
     objective = saved.state.objective
 
     def log(trial_id: str | None, metrics: Mapping[str, float | None], step: int) -> None:
         if entry.number > after:
             key = None if saved.is_training else trial_id
-            found.setdefault(key, []).extend(points(metrics, step, time))
+            by_run.setdefault(key, []).extend(points(metrics, step, time))
 
     for entry in entries:
         event, time = entry.event, entry.time
@@ -222,7 +222,7 @@ def event_points(
             if is_trial and value <= best:
                 best = value
                 log(None, {f"best_{objective}": value}, trials)
-    return found
+    return by_run
 
 
 def progress_points(row: Mapping[str, Any]) -> list[Metric]:

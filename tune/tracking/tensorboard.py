@@ -82,9 +82,9 @@ class TensorBoardStore(Store):
             raise TrackingError(f"{self._folder}: cannot be removed: {error.strerror}") from error
 
     def _scalars(self, run: str, moment: float, step: int, values: Mapping[str, float | None]) -> None:
-        found = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
-        if found:
-            points = [{"tag": name, "simple_value": value} for name, value in found.items()]
+        finite = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+        if finite:
+            points = [{"tag": name, "simple_value": value} for name, value in finite.items()]
             self._add(run, moment, step=step, summary={"value": points})
 
     def _settings(self, event: TrialProposed, moment: float, seed: int) -> None:

@@ -42,8 +42,8 @@ def cloud_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
     it is evaluated once something was raised. `KeyError`, `TypeError` and the like are not in it: those are bugs,
     here or in a client, and trying again does not mend them.
     """
-    found = [*others, OSError, EOFError]  # FTP and SSH say so of a connection that ended
+    classes = [*others, OSError, EOFError]  # FTP and SSH say so of a connection that ended
     for module, names in _CLASSES.items():
         loaded = sys.modules.get(module)
-        found += [kind for name in names if isinstance(kind := getattr(loaded, name, None), type)]
-    return tuple(found)
+        classes += [kind for name in names if isinstance(kind := getattr(loaded, name, None), type)]
+    return tuple(classes)

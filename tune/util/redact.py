@@ -59,9 +59,9 @@ def without_password(uri: str) -> str:
 def _replace_users(text: str, hidden: str | None) -> str:
     """`text` with `hidden` for the password or token of each address, its user kept; with None neither is."""
     parts, done = [], 0
-    while found := _SCHEME.search(text, done):
-        begin = found.end()
-        length = _user_info(found[1].lower(), _REST.match(text, begin)[0])  # type: ignore[index]  # it may be empty
+    while scheme := _SCHEME.search(text, done):
+        begin = scheme.end()
+        length = _user_info(scheme[1].lower(), _REST.match(text, begin)[0])  # type: ignore[index]  # it may be empty
         parts.append(text[done:begin])
         if length and hidden is not None:
             user, colon, password = text[begin : begin + length - 1].partition(":")
@@ -90,7 +90,7 @@ def _hide_values(text: str) -> str:
     return _PAIR.sub(_shown_pair, _FIRST_WITHOUT_KEY.sub(rf"\1{_HIDDEN}", text))
 
 
-def _shown_pair(found: re.Match[str]) -> str:
-    mark, key, value = found.groups()
+def _shown_pair(match: re.Match[str]) -> str:
+    mark, key, value = match.groups()
     harmless = key.lower() in _HARMLESS and _HARMLESS_VALUE.fullmatch(urllib.parse.unquote_plus(value))
     return f"{mark}{key}={value if harmless else _HIDDEN}"

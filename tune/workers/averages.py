@@ -45,18 +45,18 @@ def measure_mean(
     shutil.rmtree(target, ignore_errors=True)  # of a process that was killed
     _write_mean(config, files, checkpoints, target)
     try:
-        found = evaluate(config.replace(model=str(target)), data, as_in_training=True)
-        kept = objective_value(found.rates) <= most
+        result = evaluate(config.replace(model=str(target)), data, as_in_training=True)
+        kept = objective_value(result.rates) <= most
         if kept:
-            assert found.utterances is not None
-            write_errors(target, config, found.utterances)
+            assert result.utterances is not None
+            write_errors(target, config, result.utterances)
             files.complete(target, name, files.upload(target, name))
         else:
             shutil.rmtree(target)
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
-    return Measured(found.rates, kept, found.sources)
+    return Measured(result.rates, kept, result.sources)
 
 
 def _write_mean(

@@ -148,7 +148,7 @@ def _variables(addresses: Sequence[Address]) -> list[dict[str, str]]:
     """torchrun's variables for each worker, and what keeps a broken group from waiting for ever."""
     scratch = str(Path(tempfile.gettempdir()) / f"tune-whisper-{uuid.uuid4().hex[:12]}")
     nodes = list(dict.fromkeys(address.node for address in addresses))
-    found: list[dict[str, str]] = []
+    environments: list[dict[str, str]] = []
     for rank, address in enumerate(addresses):
         beside = [other for other, there in enumerate(addresses) if there.node == address.node]
         values = {
@@ -168,8 +168,8 @@ def _variables(addresses: Sequence[Address]) -> list[dict[str, str]]:
             # Every worker sees the cards of all workers on its node and takes its own by LOCAL_RANK, as
             # accelerate and DeepSpeed expect, and NCCL to pass data from card to card.
             values["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        found.append(values)
-    return found
+        environments.append(values)
+    return environments
 
 
 def _pass_reports(actors: list[Any], runs: list[Any], decide: Decide) -> None:
