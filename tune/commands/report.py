@@ -10,8 +10,8 @@ from trainer.errors import ConfigError
 from trainer.files import check_room
 from tune.commands.options import Parser, add_storage
 from tune.experiments.object_stores.object_store import StorageError
-from tune.report.experiment import load_experiment
-from tune.report.writer import make_report, save_report
+from tune.report.analysis import analyse
+from tune.report.writer import save_page, summary
 from tune.runs.finish import find_finished
 from tune.util.console import make_console, say, short_path
 from tune.util.files import writing
@@ -48,13 +48,13 @@ def report(words: list[str]) -> int:
     console = make_console()
     with console.status("reading the experiment and drawing ..."):
         folder = find_finished(arguments.experiment, arguments.storage)
-        made = make_report(load_experiment(folder, arguments.storage.option))
-        page = save_report(made, None if output is None else output.expanduser().absolute())
-    for line in made.summary():
+        analysis = analyse(folder, arguments.storage.option)
+        page = save_page(analysis, None if output is None else output.expanduser().absolute())
+    for line in summary(analysis):
         say(console, line)
     say(console, f"report    {short_path(page)}")
     if output is None:
-        running = made.experiment.stage in ("running", "unfinished")  # elsewhere, where all else is written
+        running = analysis.stage in ("running", "unfinished")  # elsewhere, where all else is written
         try:
             folder.upload(page.parent.name if running else "")
         except (StorageError, OSError) as error:  # OSError: a disk that cannot note what was uploaded

@@ -1,30 +1,40 @@
-"""What a report says in numbers: the winner, stopped trials at their ends, what mattered, noise."""
+"""What is known of an experiment, ended or not, and what follows: the winner, stopped trials at their ends, noise."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
+from trainer.files import is_locked
 from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.intervals import Interval
+from trainer.scoring.objectives import objective_value
 from trainer.training.checkpoints import UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
+from tune.experiments.experiment import LOCK_FILE, Experiment, no_log
 from tune.experiments.object_stores.object_store import StorageError
-from tune.experiments.results import parse_clips
-from tune.report.costs import Costs, find_costs
-from tune.report.experiment import Experiment
+from tune.experiments.results import baseline_clips, how_it_ended, parse_clips
+from tune.report.scales import Scale, scale_of
 from tune.search.finalists import Noise, describe_mean, gain_interval, objective_interval, seed_noise
 from tune.search.records import TrialRecord
 from tune.search.samplers import projected
 from tune.search.searcher import EarlierTrial, optuna_trial
 from tune.util.cloud_errors import cloud_errors
+from tune.util.console import short_source
 
 if TYPE_CHECKING:
     import optuna
 
+    from tune.experiments.folder import ExperimentFolder
+    from tune.space.parameters import Parameter
+
+Stage = Literal["finished", "failed", "running", "interrupted", "unfinished"]
+"""`failed`: it ended without a result, or because trials failed.
+`unfinished`: it has not ended, and nobody here can see whether a process still runs it."""
 _LEAST_TRIALS = 12
 """Fewer trials that compare tell nothing of the settings' weight."""
 _LEAST_WER = 0.01
@@ -50,14 +60,86 @@ class Winner:
         return describe_mean(self.seeds, self.interval)
 
 
-@dataclasses.dataclass(frozen=True)
-class Analysis:
-    """An experiment with what follows from it, each found once, when it is asked for.
+@dataclasses.dataclass(kw_only=True)
+class Analysis(Experiment):
+    """A search, or a single training, with what follows from it; error rates in percent, times in seconds.
 
     Reads the clips' errors of a few checkpoints, and no other file.
     """
 
-    experiment: Experiment
+    stage: Stage
+    storage_option: str
+    """What commands that name the experiment end with: where it is, nothing for the default."""
+
+    @property
+    def trials(self) -> Sequence[TrialRecord]:
+        """All of them, in their order."""
+        return self.state.records.all()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it came to its end, with a result or without."""
+        return self.stage in ("finished", "failed")
+
+    @property
+    def budget(self) -> int:
+        """Samples seen by a trial that is not stopped; the longest one where `max_steps` is the budget."""
+        return self.settings.rungs[-1]
+
+    @property
+    def epoch_samples(self) -> float:
+        """Samples in an epoch; 0 where nothing is known of the data."""
+        return self.state.data.epoch_samples or float(self.settings.data.clips.get("train", 0))
+
+    def budget_of(self, trial: TrialRecord) -> int:
+        """Samples of a trial's own full budget."""
+        steps = self.settings.base.max_steps
+        return int(steps) * trial.effective_batch if steps and trial.effective_batch else self.budget
+
+    @property
+    def trial_base_value(self) -> float:
+        """WER of the untouched base model, in the window in which the trials were measured."""
+        return objective_value(self.state.trial_base_rates)
+
+    @property
+    def model(self) -> str:
+        """The base model as people know it: a folder by its name."""
+        return short_source(self.settings.base.model)
+
+    @property
+    def data(self) -> str:
+        """The data as people know it."""
+        return short_source(self.settings.base.data)
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """The searched settings."""
+        return self.space.parameters if self.space else {}
+
+    @functools.cached_property
+    def scales(self) -> dict[str, Scale]:
+        """The searched settings as axes."""
+        return {name: scale_of(name, parameter) for name, parameter in self.parameters.items()}
+
+    @property
+    def winning_trial(self) -> TrialRecord | None:
+        """The trial whose settings won: the finalists' verdict, else the lowest WER."""
+        chosen = self.state.verdict or self.state.guards_judged
+        return self.state.records[str(self.state.winner)] if chosen else self.state.records.best()
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The usual settings of the model's size, moved into the space where they lay outside."""
+        if self.space is None:
+            return {}
+        # Those of each method are the last points to try first.
+        points, method = self.space.try_first, self.space.methods[0]
+        return next(point for point in reversed(points) if point.get("method", method) == method)
+
+    @property
+    def recipe_trial(self) -> TrialRecord | None:
+        """The trial that had them, one of the first of every search; None before it began."""
+        return next((trial for trial in self.trials if trial.config == self.recipe), None)
 
     @functools.cached_property
     def _study(self) -> tuple[list[TrialRecord], optuna.Study]:
@@ -68,11 +150,11 @@ class Analysis:
         needs an order, and no figures that hold beside measured ones). Diverged trials count as the worst. Failed
         ones, and those that reached no rung, are left out: their settings may have nothing to do with it.
         """
-        experiment, space, told = self.experiment, self.experiment.space, []
+        space, told = self.space, []
         assert space is not None  # a training has none, and nothing to compare
         trials = [
             trial
-            for trial in experiment.trials
+            for trial in self.trials
             if trial.status == "diverged" or (trial.evaluations and trial.status != "failed")
         ]
         for trial in trials:
@@ -82,7 +164,7 @@ class Analysis:
                 status, points = "diverged", []
             elif trial.status == "completed" and trial.best_value is not None:
                 status, value = "completed", _log(trial.best_value)
-            one = EarlierTrial(trial.config, points, value, experiment.budget_of(trial))
+            one = EarlierTrial(trial.config, points, value, self.budget_of(trial))
             told.append(optuna_trial(one, space, status))
         return trials, projected(told)
 
@@ -117,14 +199,9 @@ class Analysis:
         return found if len(found) > 1 else {}
 
     @functools.cached_property
-    def costs(self) -> Costs:
-        """What the runs held, and what early stopping saved."""
-        return find_costs(self.experiment)
-
-    @functools.cached_property
     def winner(self) -> Winner | None:
         """The settings to take away; None where nothing was measured."""
-        verdict, trial = self.experiment.verdict, self.experiment.winner
+        verdict, trial = self.state.verdict, self.winning_trial
         if verdict is not None:
             won, runs = verdict.standing, self.winning_runs
             unfinished = any(run.status != "completed" for run in runs)
@@ -137,7 +214,7 @@ class Analysis:
 
     def _clips(self, runs: Sequence[TrialRecord]) -> list[ClipErrors]:
         """The errors by clip of the runs' best checkpoints; none where those of any are gone, or cannot be read."""
-        files, found = CheckpointFiles(self.experiment.folder), []
+        files, found = CheckpointFiles(self.folder), []
         for run in runs:
             try:
                 clips = parse_clips(files.read(run.checkpoint, UTTERANCES_FILE)) if run.checkpoint else None
@@ -151,7 +228,7 @@ class Analysis:
     @functools.cached_property
     def seeds(self) -> Noise:
         """The noise between seeds: what the finalists show of it, else the usual one."""
-        return seed_noise(self.experiment.verdict.standings if self.experiment.verdict else ())
+        return seed_noise(self.state.verdict.standings if self.state.verdict else ())
 
     @property
     def pair_noise(self) -> float:
@@ -161,26 +238,29 @@ class Analysis:
     @property
     def winning_runs(self) -> list[TrialRecord]:
         """The trainings that the winner's WER is the mean of."""
-        experiment = self.experiment
-        if experiment.verdict is not None:
-            return experiment.runs(experiment.verdict.standing.runs)
-        return [experiment.winner] if experiment.winner is not None else []
+        if self.state.verdict is not None:
+            return [self.state.repeats[run] for run in self.state.verdict.standing.runs]
+        return [self.winning_trial] if self.winning_trial is not None else []
 
     @functools.cached_property
     def gain(self) -> tuple[float, float] | None:
-        """95 % interval of the base model's WER minus the winner's; None where clips are not known."""
-        base, clips = self.experiment.baseline_clips, self._clips(self.winning_runs)
+        """95 % interval of the base model's WER minus the winner's.
+
+        None where clips are not known, or the base model's are of another window than the winner's.
+        """
+        same = self.state.comparable_base == objective_value(self.state.base_rates)
+        base, clips = baseline_clips(self.folder.path) if same else None, self._clips(self.winning_runs)
         return None if base is None or not clips else gain_interval(clips, base, self.seeds)
 
     @property
     def who(self) -> str:
         """What to call the winner: before the end it is only the best so far."""
-        return "winner" if self.experiment.has_ended else "best trial"
+        return "winner" if self.has_ended else "best trial"
 
     @functools.cached_property
     def ranked(self) -> list[TrialRecord]:
         """Trials that did not diverge, from the lowest WER that they came to, or would have come to."""
-        shown = [t for t in self.experiment.trials if t.trial_id in self.expected and t.status != "diverged"]
+        shown = [t for t in self.trials if t.trial_id in self.expected and t.status != "diverged"]
         return sorted(shown, key=lambda trial: self.expected[trial.trial_id])
 
     @property
@@ -191,9 +271,7 @@ class Analysis:
     @property
     def all_diverged(self) -> list[TrialRecord]:
         """Trials that diverged, where all did that came to an evaluation; empty where one did not."""
-        judged = [
-            trial for trial in self.experiment.trials if trial.evaluations or trial.status == "diverged"
-        ]
+        judged = [trial for trial in self.trials if trial.evaluations or trial.status == "diverged"]
         return judged if all(trial.status == "diverged" for trial in judged) else []
 
     @property
@@ -205,3 +283,50 @@ class Analysis:
 
 def _log(wer: float) -> float:
     return math.log(max(wer, _LEAST_WER))
+
+
+def last_line(error: str | None) -> str:
+    """The line of an error that says what it was."""
+    lines = [line.strip() for line in (error or "").splitlines() if line.strip()]
+    text = lines[-1] if lines else "no reason was told"
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def analyse(folder: ExperimentFolder, storage_option: str = "", *, ended: bool = False) -> Analysis:
+    """Read what an experiment has left so far; its small files are on this machine.
+
+    Args:
+        folder: of the experiment.
+        storage_option: see `Analysis`.
+        ended: it is the calling process that ran it, and it runs no more.
+
+    Raises:
+        ExperimentError: one of its files is missing or cannot be read.
+    """
+    saved = Experiment.read(folder)
+    if saved.state.prepared is None:
+        raise no_log(folder)
+    stage = _find_stage(saved, ended=ended)
+    if stage not in ("running", "unfinished"):
+        for run in saved.state.runs:
+            _close(run)
+    return Analysis(folder=folder, state=saved.state, stage=stage, storage_option=storage_option)
+
+
+def _find_stage(saved: Experiment, *, ended: bool) -> Stage:
+    outcome = how_it_ended(saved.state)
+    if outcome is not None:
+        return outcome
+    if ended:
+        return "interrupted"
+    running = None if saved.folder.remote else is_locked(saved.folder.path / LOCK_FILE)
+    if running is None and saved.state.ended is None:
+        return "unfinished"
+    return "running" if running else "interrupted"
+
+
+def _close(run: TrialRecord) -> None:
+    """Name the end of a run that nobody goes on with: what was decided of it, else that it was broken off."""
+    if run.status == "running":
+        run.pause(time.time())
+        run.status = "interrupted" if run.outcome == "running" else run.outcome

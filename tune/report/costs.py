@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
-from tune.report.experiment import Experiment
-from tune.search.records import Status
+from tune.report.analysis import Analysis
+from tune.search.records import Status, TrialRecord
 
 OUTCOMES: dict[Status, str] = {
     "completed": "completed",
@@ -68,38 +69,40 @@ class Costs:
         return f"{hours:.{0 if hours >= 100 else 1 if hours >= 2 else 2}f} {self.unit}"
 
 
-def find_costs(experiment: Experiment) -> Costs:
+def find_costs(analysis: Analysis) -> Costs:
     """Add up the time that each run held its devices."""
-    resources, trials = experiment.settings.resources, experiment.trials
+    resources, trials = analysis.settings.resources, analysis.trials
     each = resources.gpus or resources.cpus
-    groups = {name: [t for t in trials if t.status == outcome] for outcome, name in OUTCOMES.items()}
-    groups |= {FINALISTS: experiment.repeats, AVERAGES: experiment.averages}
+    groups: dict[str, Sequence[TrialRecord]] = {
+        name: [trial for trial in trials if trial.status == outcome] for outcome, name in OUTCOMES.items()
+    }
+    groups |= {FINALISTS: analysis.state.repeats.all(), AVERAGES: analysis.state.averages.all()}
     shares = [
         Share(name, len(runs), each * sum(run.elapsed for run in runs) / 3600)
         for name, runs in groups.items()
         if runs
     ]
-    seconds = _whole_seconds(experiment)
+    seconds = _whole_seconds(analysis)
     full = None if seconds is None else each * seconds / 3600
     return Costs("GPU" if resources.gpus else "CPU", each, shares, full)
 
 
-def _whole_seconds(experiment: Experiment) -> float | None:
+def _whole_seconds(analysis: Analysis) -> float | None:
     """What the trials would have taken, had those that were stopped early gone to the end.
 
     A sample of each would then have taken the median of what it took in completed runs with its micro-batch, or in all
     that completed.
     """
     paces: dict[Any, list[float]] = {}
-    for run in (*experiment.trials, *experiment.repeats):
+    for run in (*analysis.trials, *analysis.state.repeats.all()):
         if run.status == "completed":
-            pace = run.seconds / experiment.budget_of(run)
+            pace = run.seconds / analysis.budget_of(run)
             paces.setdefault(run.config.get("train_batch_size"), []).append(pace)
     if not paces:
         return None
     every, seconds = [pace for some in paces.values() for pace in some], 0.0
-    for trial in experiment.trials:
+    for trial in analysis.trials:
         like = paces.get(trial.config.get("train_batch_size"), every)
-        whole = statistics.median(like) * experiment.budget_of(trial)
+        whole = statistics.median(like) * analysis.budget_of(trial)
         seconds += max(whole, trial.seconds) if trial.status == "early_stopped" else trial.elapsed
     return seconds

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from tune.pages.figures import BLUE, GREEN, MUTED, ORANGE, PAPER, PURPLE, RED, Picture, new_figure, pointed
 from tune.report.analysis import Analysis
 from tune.report.costs import OUTCOMES
-from tune.report.experiment import Experiment
 from tune.report.scales import Scale, tell, wer_axis
 from tune.search.records import Status, TrialRecord
 from tune.util.console import clock, key_settings
@@ -43,27 +42,27 @@ def _draw_base_line(figure: Figure, value: float) -> None:
     figure.add_hline(y=value, line=line, name=name, showlegend=True, layer="below")
 
 
-def draw_curves(experiment: Experiment) -> Picture | None:
+def draw_curves(analysis: Analysis) -> Picture | None:
     """WER over samples seen for every trial, with the rungs; None where nothing was measured."""
-    measured = [trial for trial in experiment.trials if trial.evaluations]
+    measured = [trial for trial in analysis.trials if trial.evaluations]
     if not measured:
         return None
-    base, winner, recipe = experiment.trial_base_value, experiment.winner, experiment.recipe_trial
+    base, winner, recipe = analysis.trial_base_value, analysis.winning_trial, analysis.recipe_trial
     highest = max(wer for trial in measured for _, wer in trial.evaluations)
     ceiling = min(highest, _CUT * max(base, 1.0))
     cut = [min(wer, ceiling) for trial in measured for _, wer in trial.evaluations]
     reached = [
         sum(any(seen == rung for seen, _ in trial.evaluations) for trial in measured)
-        for rung in experiment.settings.rungs
+        for rung in analysis.settings.rungs
     ]
     figure = new_figure(
         xaxis={
             "title": {"text": "samples seen at a rung, trials there"},
-            "tickvals": [rung**0.5 for rung in experiment.settings.rungs],
+            "tickvals": [rung**0.5 for rung in analysis.settings.rungs],
             "ticktext": [
-                f"{r:,}<br>{count}" for r, count in zip(experiment.settings.rungs, reached, strict=True)
+                f"{r:,}<br>{count}" for r, count in zip(analysis.settings.rungs, reached, strict=True)
             ],
-            "range": [0, 1.02 * experiment.budget**0.5],
+            "range": [0, 1.02 * analysis.budget**0.5],
             "gridwidth": 2,
         },
         yaxis=wer_axis([*cut, base]),
@@ -73,7 +72,7 @@ def draw_curves(experiment: Experiment) -> Picture | None:
     ends = []
     for trial in sorted(measured, key=lambda trial: (trial is winner, trial is recipe)):  # the winner on top
         chosen, usual = trial is winner, trial is recipe
-        best = "winner" if experiment.has_ended else "best trial"
+        best = "winner" if analysis.has_ended else "best trial"
         points = [(0, base), *trial.evaluations]
         xs, ys = [seen**0.5 for seen, _ in points], [min(wer, max(base, ceiling)) for _, wer in points]
         figure.add_scatter(
@@ -103,7 +102,7 @@ def draw_curves(experiment: Experiment) -> Picture | None:
                 **pointed([_describe(trial) for _, _, trial in found]),
             )
     text = "Learning curves, from the base model on; a mark is where a trial ended. The scale below is a square root."
-    if clips := experiment.state.trial_clips:
+    if clips := analysis.state.trial_clips:
         text += f" Trials are measured on {clips:,} of the validation clips, always the same."
     beyond = sum(any(wer > ceiling for _, wer in trial.evaluations) for trial in measured)
     if beyond:
@@ -111,18 +110,18 @@ def draw_curves(experiment: Experiment) -> Picture | None:
     return Picture("curves", text, figure, 360)
 
 
-def draw_training(experiment: Experiment) -> Picture | None:
+def draw_training(analysis: Analysis) -> Picture | None:
     """The learning curve of a single training; None where nothing was measured."""
-    if not experiment.trials or not experiment.trials[0].evaluations:
+    if not analysis.trials or not analysis.trials[0].evaluations:
         return None
-    trial = experiment.trials[0]
-    points = [(0, experiment.trial_base_value), *trial.evaluations]
+    trial = analysis.trials[0]
+    points = [(0, analysis.trial_base_value), *trial.evaluations]
     figure = new_figure(
-        xaxis={"title": {"text": "samples seen"}, "range": [0, 1.03 * experiment.budget], "tickformat": ",d"},
+        xaxis={"title": {"text": "samples seen"}, "range": [0, 1.03 * analysis.budget], "tickformat": ",d"},
         yaxis=wer_axis([wer for _, wer in points]),
         showlegend=True,
     )
-    _draw_base_line(figure, experiment.trial_base_value)
+    _draw_base_line(figure, analysis.trial_base_value)
     figure.add_scatter(
         x=[seen for seen, _ in points],
         y=[wer for _, wer in points],
@@ -147,7 +146,7 @@ def _place(trial: TrialRecord, scale: Scale) -> float:
 
 def _draw_trials(figure: Figure, analysis: Analysis, scale: Scale, trials: Sequence[TrialRecord]) -> None:
     """Marks of trials: filled where they had their whole budget; the winner stands out, on top."""
-    winner = analysis.experiment.winner
+    winner = analysis.winning_trial
     trials = sorted(trials, key=lambda trial: (trial is winner, trial.status == "completed"))
     told, colours, symbols = [], [], []
     for trial in trials:
@@ -174,16 +173,16 @@ def _draw_trials(figure: Figure, analysis: Analysis, scale: Scale, trials: Seque
 
 def draw_slices(analysis: Analysis) -> list[Picture]:
     """WER over each setting, the most important first, with where the best trials lie."""
-    experiment, found = analysis.experiment, []
+    found = []
     wers = [analysis.expected[trial.trial_id] for trial in analysis.ranked]
-    for name in sorted(experiment.parameters, key=lambda name: -analysis.importances.get(name, 0.0)):
-        scale, trials = experiment.scales[name], [t for t in analysis.ranked if name in t.config]
+    for name in sorted(analysis.parameters, key=lambda name: -analysis.importances.get(name, 0.0)):
+        scale, trials = analysis.scales[name], [t for t in analysis.ranked if name in t.config]
         if not trials:
             continue
         best = trials[: max(3, len(trials) // 10)]
         figure = new_figure(xaxis=scale.axis(), yaxis=wer_axis(wers))
-        if min(wers) <= experiment.trial_base_value <= max(wers):
-            _draw_base_line(figure, experiment.trial_base_value)
+        if min(wers) <= analysis.trial_base_value <= max(wers):
+            _draw_base_line(figure, analysis.trial_base_value)
         _draw_trials(figure, analysis, scale, trials)
         values = [trial.config[name] for trial in best]
         if all(isinstance(value, float) for value in values):

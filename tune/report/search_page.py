@@ -7,10 +7,9 @@ from typing import Any
 
 from trainer.scoring.translation import TRANSLATE
 from tune.pages.page import Cell, render_page
-from tune.report.advice.advice import Advice
-from tune.report.analysis import Analysis, Winner
-from tune.report.costs import OUTCOMES
-from tune.report.experiment import Experiment, last_line
+from tune.report.advice.rules import advise
+from tune.report.analysis import Analysis, Winner, last_line
+from tune.report.costs import OUTCOMES, Costs, find_costs
 from tune.report.figures import draw_curves, draw_slices
 from tune.report.scales import tell
 from tune.report.shared import gain_tile, shared_parts, state_text, test_tiles
@@ -29,69 +28,69 @@ _SHORT_CODE = 28
 _STATUS = {"completed": "nowrap good", "failed": "nowrap bad", "diverged": "nowrap bad"}
 
 
-def search_page(analysis: Analysis, advice: Sequence[Advice]) -> str:
+def search_page(analysis: Analysis) -> str:
     """The page as HTML."""
-    experiment = analysis.experiment
-    created, language = experiment.created, experiment.train_config.get("language")
-    lead = f"Search for fine-tuning {experiment.model} on {experiment.data}, {language} · {state_text(experiment)}"
-    if created:
-        lead += f" · begun {created[:16].replace('T', ' ')}"
+    costs, language = find_costs(analysis), analysis.settings.base.language
+    lead = (
+        f"Search for fine-tuning {analysis.model} on {analysis.data}, {language} · {state_text(analysis)} · begun "
+        f"{analysis.created[:16].replace('T', ' ')}"
+    )
     searched = (
-        [[Cell(name, "code"), text] for name, text in experiment.space.describe()] if experiment.space else []
+        [[Cell(name, "code"), text] for name, text in analysis.space.describe()] if analysis.space else []
     )
     if analysis.importances:
-        shares = [analysis.importances.get(name) for name in experiment.parameters]
+        shares = [analysis.importances.get(name) for name in analysis.parameters]
         told = ["" if share is None else f"{100 * share:.0f} %" for share in shares]
         searched = [[*row, share] for row, share in zip(searched, told, strict=True)]
     return render_page(
         "search.html",
-        experiment.name,
+        analysis.name,
         lead,
-        task=experiment.state.task,
-        tiles=_tiles(analysis),
+        task=analysis.state.task,
+        tiles=_tiles(analysis, costs),
         nothing=_why_nothing(analysis),
         settings=_winning_settings(analysis),
-        best="winner" if experiment.has_ended else "best so far",
-        usual_outcome=_usual_outcome(experiment),
+        best="winner" if analysis.has_ended else "best so far",
+        usual_outcome=_usual_outcome(analysis),
         gain=analysis.gain,
-        finalists=_finalists(experiment),
-        guards=_guards(experiment),
-        advice=[(_pieces(found.seen), _pieces(found.follows)) for found in advice],
+        finalists=_finalists(analysis),
+        guards=_guards(analysis),
+        advice=[(_pieces(found.seen), _pieces(found.follows)) for found in advise(analysis)],
         searched=searched,
         compared=len(analysis.expected) if analysis.importances else 0,
-        about=_about(experiment),
-        trials=_trials(experiment),
-        costs=_costs(analysis),
-        curves=draw_curves(experiment),
+        about=_about(analysis),
+        trials=_trials(analysis),
+        costs=_cost_table(costs),
+        curves=draw_curves(analysis),
         slices=draw_slices(analysis) if len(analysis.ranked) >= _LEAST_TO_COMPARE else [],
-        **shared_parts(experiment),
+        **shared_parts(analysis),
     )
 
 
-def _tiles(analysis: Analysis) -> list[tuple[str, str]]:
-    experiment, winner = analysis.experiment, analysis.winner
-    base = (f"{experiment.base_value:.2f} %", f"WER of the base model, {experiment.model}")
+def _tiles(analysis: Analysis, costs: Costs) -> list[tuple[str, str]]:
+    winner = analysis.winner
+    base = (f"{analysis.state.comparable_base:.2f} %", f"WER of the base model, {analysis.model}")
     if winner is None:
         return [("none", "trained model yet"), base]
-    spent, unit = analysis.costs.tell(analysis.costs.total).split(" ")
-    found = [(f"{winner.value:.2f} %", _winner_words(experiment, winner)), base]
-    found.append(gain_tile(experiment.base_value, winner.value))
-    best = experiment.state.best()
+    spent, unit = costs.tell(costs.total).split(" ")
+    found = [(f"{winner.value:.2f} %", _winner_words(analysis, winner)), base]
+    found.append(gain_tile(analysis.state.comparable_base, winner.value))
+    best = analysis.state.best()
     if best is not None and best.members:
         what = f"WER of {best.trial_id}, the mean of {listed(best.members)}, which is exported"
         found.append((f"{best.best_value:.2f} %", what))
-    found += test_tiles(experiment)
-    recipe = experiment.recipe_trial
+    found += test_tiles(analysis)
+    recipe = analysis.recipe_trial
     if recipe is not None and recipe.status == "completed" and recipe.trial_id != winner.trial_id:
         # As the winner is: of the same seeds and the same window, where the usual settings were a finalist.
-        standings = experiment.verdict.standings if experiment.verdict else ()
+        standings = analysis.state.verdict.standings if analysis.state.verdict else ()
         of_seeds = next((one for one in standings if one.trial_id == recipe.trial_id), None)
-        how = ", one seed, as trials are measured" if experiment.verdict else ""
+        how = ", one seed, as trials are measured" if analysis.state.verdict else ""
         value = recipe.best_value
         if of_seeds is not None:
             value, how = of_seeds.mean, f", mean of {len(of_seeds.runs)} seeds"
         found.append((f"{value:.2f} %", f"WER of the usual settings, trial {recipe.trial_id}{how}"))
-    return [*found, (spent, f"{unit} spent, in {clock(experiment.state.seconds)}")]
+    return [*found, (spent, f"{unit} spent, in {clock(analysis.state.seconds)}")]
 
 
 def _why_nothing(analysis: Analysis) -> str:
@@ -103,46 +102,43 @@ def _why_nothing(analysis: Analysis) -> str:
     return "No trial has reached an evaluation."
 
 
-def _winner_words(experiment: Experiment, winner: Winner) -> str:
+def _winner_words(analysis: Analysis, winner: Winner) -> str:
     if winner.unfinished:
         return f"lowest WER so far, trial {winner.trial_id} before its full budget"
-    if experiment.verdict is not None:
+    if analysis.state.verdict is not None:
         return f"WER of the winner, trial {winner.trial_id}, {winner.describe()}"
-    if not experiment.has_ended:
+    if not analysis.has_ended:
         return f"lowest WER so far, trial {winner.trial_id}"
-    luck = describe_lowest(
-        trial.best_value for trial in experiment.trials if not experiment.state.passed_over
-    )
+    luck = describe_lowest(trial.best_value for trial in analysis.trials if not analysis.state.passed_over)
     return ", ".join(filter(None, ["WER of the best", f"trial {winner.trial_id}", luck]))
 
 
 def _winning_settings(analysis: Analysis) -> list[list[Cell | str]]:
     """The winner's settings beside the usual ones."""
-    experiment = analysis.experiment
-    winner = experiment.winner.config if experiment.winner else {}
+    winner = analysis.winning_trial.config if analysis.winning_trial else {}
     return [
-        [Cell(name, "code"), tell(winner.get(name, "")), tell(experiment.recipe.get(name, ""))]
-        for name in experiment.parameters
+        [Cell(name, "code"), tell(winner.get(name, "")), tell(analysis.recipe.get(name, ""))]
+        for name in analysis.parameters
     ]
 
 
-def _usual_outcome(experiment: Experiment) -> str:
+def _usual_outcome(analysis: Analysis) -> str:
     """What became of the usual settings."""
-    recipe = experiment.recipe_trial
+    recipe = analysis.recipe_trial
     if recipe is None:
         return "They were not tried."
     wer = "" if recipe.best_value is None else f", {recipe.best_value:.2f} %"
     return f"Trial {recipe.trial_id} had them: {OUTCOMES[recipe.status]}{wer}."
 
 
-def _finalists(experiment: Experiment) -> dict[str, Any] | None:
+def _finalists(analysis: Analysis) -> dict[str, Any] | None:
     """What the trials that were trained again came to, or that they are not compared yet."""
-    verdict = experiment.verdict
+    verdict = analysis.state.verdict
     if verdict is None:
-        if not experiment.repeats:
+        if not analysis.state.repeats.all():
             return None
-        names = dict.fromkeys(trial_of(run.trial_id) for run in experiment.repeats)
-        ended = sum(run.status == "completed" for run in experiment.repeats)
+        names = dict.fromkeys(trial_of(run.trial_id) for run in analysis.state.repeats.all())
+        ended = sum(run.status == "completed" for run in analysis.state.repeats.all())
         text = (
             f"Trials {', '.join(names)} are trained again with other seeds; {ended} of these trainings "
             "have ended, and they are not compared yet."
@@ -168,15 +164,15 @@ def _finalists(experiment: Experiment) -> dict[str, Any] | None:
     text = "The best trials once more with other seeds, since a single training is partly luck."
     if len(verdict.standings) > 1:
         text += f" Trial {verdict.describe()}."
-    if told := experiment.state.average_text:
+    if told := analysis.state.average_text:
         text += f" {told}."
     strong = [i for i, standing in enumerate(verdict.standings) if standing.trial_id == verdict.winner]
     return {"text": text, "rows": rows, "strong": strong}
 
 
-def _guards(experiment: Experiment) -> dict[str, Any] | None:
+def _guards(analysis: Analysis) -> dict[str, Any] | None:
     """What could be exported on data that is not trained on."""
-    state, judged = experiment.state, experiment.state.guards_judged
+    state, judged = analysis.state, analysis.state.guards_judged
     if judged is None:
         return None
     names, strong = guard_names(state.options.guard), []
@@ -206,39 +202,37 @@ def _pieces(text: str) -> list[Cell | str]:
     ]
 
 
-def _about(experiment: Experiment) -> list[list[str]]:
-    settings, steps = experiment.settings, experiment.train_config.get("max_steps")
+def _about(analysis: Analysis) -> list[list[str]]:
+    settings, steps = analysis.settings, analysis.settings.base.max_steps
     resources, platform = settings.resources, settings.versions.get("platform", "")
-    budget = (
-        f"{steps} steps" if steps else f"{experiment.budget / max(1, experiment.epoch_samples):.3g} epochs"
-    )
+    budget = f"{steps} steps" if steps else f"{analysis.budget / max(1, analysis.epoch_samples):.3g} epochs"
     gpus = f"{resources.gpus:g} GPU and " if resources.gpus else ""
     workers = f" for {resources.workers} workers" if resources.workers > 1 else ""
     held = f"{gpus}{resources.cpus:g} CPU a trial{workers}, {resources.concurrent} at a time"
     rungs = ", ".join(f"{rung:,}" for rung in settings.rungs)
     return [
-        ["budget of a trial", f"{experiment.budget:,} samples seen ({budget})"],
+        ["budget of a trial", f"{analysis.budget:,} samples seen ({budget})"],
         ["rungs", f"{rungs} samples seen: where trials are measured, and the worse ones stopped"],
         ["hardware", f"{held}; {platform}".rstrip("; ")],
     ]
 
 
-def _trials(experiment: Experiment) -> dict[str, Any]:
+def _trials(analysis: Analysis) -> dict[str, Any]:
     """All trials; of many the best ones too, which come first."""
-    trials = experiment.trials
+    trials = analysis.trials
     many = len(trials) > _MOST_ROWS
     measured = [trial for trial in trials if many and trial.best_value is not None]
     measured.sort(key=lambda trial: (trial.best_value, trial_order(trial.trial_id)))
     tables = {"best": measured[:_BEST_ROWS], "all": trials}
     return {"count": len(trials), "many": many} | {
-        name: _trial_table(experiment, shown) for name, shown in tables.items()
+        name: _trial_table(analysis, shown) for name, shown in tables.items()
     }
 
 
-def _trial_table(experiment: Experiment, trials: Sequence[TrialRecord]) -> dict[str, Any]:
-    settings, winner = list(experiment.parameters), experiment.winner
+def _trial_table(analysis: Analysis, trials: Sequence[TrialRecord]) -> dict[str, Any]:
+    settings, winner = list(analysis.parameters), analysis.winning_trial
     names = ["trial", "status", *(SHORT_NAMES.get(name, name) for name in settings)]
-    second = [] if experiment.state.task == TRANSLATE else ["CER %"]
+    second = [] if analysis.state.task == TRANSLATE else ["CER %"]
     names += ["effective", "WER %", *second, "epochs", "time"]
     rows, reasons = [_trial_row(trial, settings, bool(second)) for trial in trials], list(map(_why, trials))
     told = any(reason.text for reason in reasons)
@@ -280,9 +274,8 @@ def _why(trial: TrialRecord) -> Cell:
     return Cell(text, "nowrap")
 
 
-def _costs(analysis: Analysis) -> dict[str, Any] | None:
+def _cost_table(costs: Costs) -> dict[str, Any] | None:
     """What the runs held, by outcome, and what early stopping saved."""
-    costs = analysis.costs
     if not costs.total:
         return None
     found = [(share.name, share.runs, share.hours) for share in costs.shares]

@@ -62,10 +62,11 @@ _DRAWING = (ExperimentError, ArithmeticError, AttributeError, LookupError, OSErr
 
 def write_report(folder: ExperimentFolder, say: Callable[[str], None], storage_option: str) -> None:
     """Write the page of the experiment; where that cannot be done, say why."""
-    from tune.report import writer
+    from tune.report.analysis import analyse
+    from tune.report.writer import save_page
 
     try:
-        writer.write_report(folder, storage_option)
+        save_page(analyse(folder, storage_option, ended=True))
     except _DRAWING as error:
         told = str(error) if isinstance(error, ExperimentError) else f"{type(error).__name__}: {error}"
         say(f"warning: there is no new report: {told}")

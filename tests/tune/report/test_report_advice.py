@@ -15,15 +15,14 @@ from made_experiments import made_trial, write_experiment
 from trainer.data.drops import Drop
 from tune.report.advice import results, settings, trials
 from tune.report.advice.rules import advise
-from tune.report.analysis import Analysis
-from tune.report.experiment import load_experiment
+from tune.report.analysis import Analysis, analyse
 from tune.search.records import Stop, TrialRecord
 
 Trials = Sequence[TrialRecord]
 
 
 def analysed(folder: Path, trials: Trials, **kinds: Any) -> Analysis:
-    return Analysis(load_experiment(write_experiment(folder, trials, **kinds), " --storage x"))
+    return analyse(write_experiment(folder, trials, **kinds), " --storage x")
 
 
 def whole(number: int, last: float, **settings: Any) -> TrialRecord:

@@ -13,7 +13,8 @@ from pages import look_at, needs_chromium, screenshots
 from selenium.webdriver.support.ui import WebDriverWait
 
 from trainer.data.drops import Drop
-from tune.report.writer import write_report
+from tune.report.analysis import analyse
+from tune.report.writer import save_page
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 SECTIONS = (
@@ -61,7 +62,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kinds: dict[str, Any] = {"name": NAME, "drops": drops, "base_clips": True}
     repeats = {"020": [15.0, 15.4], "017": [15.8, 15.9]}
     folder = write_experiment(tmp_path_factory.mktemp("rich"), trials, repeats=repeats, **kinds)
-    return write_report(folder)
+    return save_page(analyse(folder, ended=True))
 
 
 def test_a_page_is_complete_quiet_and_fits(rich: Path, browser: Any, tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_on_paper_a_dark_page_is_light_narrow_and_unfolded(rich: Path, browser: 
 def test_no_script_of_others_runs(browser: Any, tmp_path: Path) -> None:
     """Were the escaping to fail, the page's own policy would stop what comes in."""
     folder = write_experiment(tmp_path, [made_trial(n, [40, 20, 10.0 + n], rate=1e-3 * n) for n in (1, 2, 3)])
-    page = write_report(folder)
+    page = save_page(analyse(folder, ended=True))
     evil = "<script>window.evil = 1</script><img src='http://127.0.0.1:9/x.png' onerror='window.evil = 2'>"
     page.write_text(page.read_text(encoding="utf-8").replace("<h2>Trials</h2>", evil), encoding="utf-8")
     refused = "\n".join(screenshots.look(browser, page, screenshots.DESKTOP).console)

@@ -12,13 +12,13 @@ from made_experiments import made_trial, write_experiment
 
 from trainer.scoring.alignment import ClipErrors, ErrorCounts
 from trainer.scoring.objectives import combine
-from tune.report.analysis import Analysis
-from tune.report.experiment import load_experiment
+from tune.report.analysis import Analysis, analyse
+from tune.report.costs import find_costs
 from tune.search.finalists import Repeat, gain_interval, mean_interval, objective_interval
 
 
 def analysed(folder: Path, trials: list[Any], **kinds: Any) -> Analysis:
-    return Analysis(load_experiment(write_experiment(folder, trials, **kinds)))
+    return analyse(write_experiment(folder, trials, **kinds))
 
 
 def test_costs_by_outcome(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_costs_by_outcome(tmp_path: Path) -> None:
         made_trial(3, [42], rate=3e-3),
     ]
     trials += [made_trial(4, [], rate=9e-3), made_trial(5, [], error="x", rate=4e-3)]
-    costs = analysed(tmp_path, trials, repeats={"001": [10, 11], "002": [12, 13]}, gpus=2.0).costs
+    costs = find_costs(analysed(tmp_path, trials, repeats={"001": [10, 11], "002": [12, 13]}, gpus=2.0))
     assert costs.device == "GPU"
     hours = {share.name: (share.runs, round(3600 * share.hours)) for share in costs.shares}
     assert hours == {
@@ -50,7 +50,7 @@ def test_costs_by_outcome(tmp_path: Path) -> None:
 def test_a_larger_batch_costs_more_where_steps_are_the_budget(tmp_path: Path) -> None:
     """400 steps: 3,200 samples of the whole trial, 6,400 of the one that was stopped."""
     trials = [made_trial(1, [40, 20, 10]), made_trial(2, [42], accumulation=2)]
-    costs = analysed(tmp_path, trials, settings={"max_steps": 400}, gpus=1.0).costs
+    costs = find_costs(analysed(tmp_path, trials, settings={"max_steps": 400}, gpus=1.0))
     assert 3600 * costs.saved == pytest.approx(2 * 1620 - 212)
 
 
@@ -82,11 +82,11 @@ def spread(count: int, points: float) -> list[Any]:
 def test_the_important_setting_is_named(tmp_path: Path) -> None:
     analysis = analysed(tmp_path, spread(40, 20.0))
     found = analysis.importances
-    assert set(found) == set(analysis.experiment.parameters)
+    assert set(found) == set(analysis.parameters)
     assert sum(found.values()) == pytest.approx(1)
     assert next(iter(found)) == "learning_rate"
     assert found["learning_rate"] > 0.6
-    assert Analysis(analysis.experiment).importances == found, "the same each time"
+    assert analyse(analysis.folder).importances == found, "the same each time"
 
 
 def clips(wer: float, n: int, random: np.random.Generator) -> ClipErrors:
@@ -137,11 +137,11 @@ def test_a_damaged_file_of_clips_costs_the_interval_alone(tmp_path: Path) -> Non
     file = folder.path / "trials" / "001" / "checkpoint_000000" / "utterances.json"
     for content in ("{", "[]", '{"word_errors": [1], "words": [1, 2]}', '{"word_errors": [1], "words": [0]}'):
         file.write_text(content)
-        winner = Analysis(load_experiment(folder)).winner
+        winner = analyse(folder).winner
         assert winner is not None
         assert (winner.value, winner.interval) == (10.0, None)
     file.unlink()
-    assert Analysis(load_experiment(folder)).winner is not None
+    assert analyse(folder).winner is not None
 
 
 def test_the_usual_settings_are_found_where_methods_and_weights_are_searched(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_the_usual_settings_are_found_where_methods_and_weights_are_searched(tmp
     for trial, changes in zip(trials, ({"weight.north": 1.0}, {}), strict=True):
         trial.config = usual | changes
     settings = {"data": str(tmp_path / "mix.yaml")}
-    known = analysed(tmp_path, trials, space=str(space), settings=settings).experiment
+    known = analysed(tmp_path, trials, space=str(space), settings=settings)
     assert known.recipe == usual
     assert known.recipe_trial is not None
     assert known.recipe_trial.trial_id == "002"

@@ -20,8 +20,8 @@ from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import parse, read_log
 from tune.export.model_card import model_card
-from tune.report.experiment import load_experiment
-from tune.report.writer import make_report
+from tune.report.analysis import analyse
+from tune.report.writer import make_page
 from tune.runs import finish as finish_module
 from tune.runs.candidates import measure_average
 from tune.runs.final_round import choose_export, compare
@@ -199,7 +199,7 @@ def test_all_that_is_made_from_the_log_tells_of_it(tmp_path: Path) -> None:
     search.end()
     saved = Experiment.read(search.plan.experiment_folder)
     whom = "001-a1, the mean of 001-r2 and 001-r1"
-    page = make_report(load_experiment(search.plan.experiment_folder)).html
+    page = make_page(analyse(search.plan.experiment_folder))
     assert f"WER of {whom}, which is exported" in page
     assert f"{whom}: WER 24.00 %, no higher" in page
     assert "weights of 001-a1" in experiment_note(saved, "")

@@ -33,8 +33,8 @@ from tune.experiments.events import GuardMeasured
 from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import parse
-from tune.report.experiment import load_experiment
-from tune.report.writer import make_report
+from tune.report.analysis import analyse
+from tune.report.writer import make_page
 from tune.runs import finish as finish_module
 from tune.runs.candidates import judge_guards
 from tune.runs.final_round import choose_export, compare
@@ -97,7 +97,7 @@ def test_the_best_looking_finalist_that_loses_too_much_is_passed_over(tmp_path: 
     assert [each["run"] for each in found["guards"]["models"]] == ["001-a1", "001-r2", "002-r1"]
     assert search.weights() == {"002-r1"}
     told = "001-a1 is passed over: 20.00 points more WER on english.csv"
-    page = make_report(load_experiment(search.plan.experiment_folder)).html
+    page = make_page(analyse(search.plan.experiment_folder))
     saved = Experiment.read(search.plan.experiment_folder)
     console = Console(file=io.StringIO(), width=200)
     print_summary(Outcome(search.plan, saved.state), console)

@@ -15,7 +15,7 @@ from trainer.files import is_locked, take_lock, try_lock
 from tune.experiments.experiment import LOCK_FILE
 from tune.experiments.listing import list_experiments
 from tune.experiments.storage import Storage
-from tune.report.experiment import load_experiment
+from tune.report.analysis import analyse
 from tune.tracking.mlflow_connection import open_store
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
@@ -74,7 +74,7 @@ def test_without_locks_a_search_that_has_written_just_now_is_taken_to_run(
     storage = Storage.parse(tmp_path)
 
     def seen() -> tuple[str, str]:
-        return list_experiments(storage)[0].state, load_experiment(folder).stage
+        return list_experiments(storage)[0].state, analyse(folder).stage
 
     assert seen() == ("interrupted", "interrupted")
     fail(monkeypatch, errno.ENOLCK)

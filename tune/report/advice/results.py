@@ -26,12 +26,12 @@ WHOLE_SECONDS = 30.0
 
 def worse_than_base(analysis: Analysis) -> Iterator[Advice]:
     """Nothing beats the untouched base model, which may have no error to mend."""
-    best, state = analysis.experiment.best_trial, analysis.experiment.state
+    best, state = analysis.state.records.best(), analysis.state
     wer, base = state.value, state.comparable_base
     if best is None or wer is None or wer < base:
         return
     if not base:
-        clips = counted(analysis.experiment.settings.data.clips["validation"], "validation clip")
+        clips = counted(analysis.settings.data.clips["validation"], "validation clip")
         yield Advice(
             f"The untouched base model makes no error on the {clips}: there is nothing to gain on these.",
             "Keep it, or search on clips that are harder for it.",
@@ -57,7 +57,7 @@ def worse_than_base(analysis: Analysis) -> Iterator[Advice]:
 
 def most_is_wrong(analysis: Analysis) -> Iterator[Advice]:
     """The model to take away is of no use: texts that are not of the audio, another language, loops."""
-    winner, base = analysis.winner, analysis.experiment.base_value
+    winner, base = analysis.winner, analysis.state.comparable_base
     if winner is None or winner.value < _MOST_WRONG:
         return
     seen = f"Most of what the {analysis.who} writes is wrong: WER {winner.value:.2f} %."
@@ -72,8 +72,8 @@ def most_is_wrong(analysis: Analysis) -> Iterator[Advice]:
             f"The untouched model has {base:.2f} %, so the texts fit and training breaks it: lower `learning_rate`.",
         )
         return
-    settings = analysis.experiment.train_config
-    data, language = shlex.quote(str(settings["data"])), settings.get("language") or "en"
+    settings = analysis.settings.base
+    data, language = shlex.quote(settings.data), settings.language or "en"
     yield Advice(
         seen,
         f"Check that the texts are those of the audio and in the language `{language}`: "
@@ -83,10 +83,10 @@ def most_is_wrong(analysis: Analysis) -> Iterator[Advice]:
 
 def nothing_left(analysis: Analysis) -> Iterator[Advice]:
     """The winner makes no error, which is more often a leak than a perfect model."""
-    winner, base = analysis.winner, analysis.experiment.base_value
+    winner, base = analysis.winner, analysis.state.comparable_base
     if winner is None or winner.value or not base:
         return
-    clips = counted(analysis.experiment.settings.data.clips["validation"], "validation clip")
+    clips = counted(analysis.settings.data.clips["validation"], "validation clip")
     yield Advice(
         f"The {analysis.who} makes no error on the {clips}: there is nothing left to search for on these.",
         "Make sure that none of their texts or recordings is in the training data (`tune-whisper inspect` tells), and "
@@ -96,7 +96,7 @@ def nothing_left(analysis: Analysis) -> Iterator[Advice]:
 
 def gain_is_noise(analysis: Analysis) -> Iterator[Advice]:
     """The winner is better than the base model, but by no more than chance can make."""
-    winner, base = analysis.winner, analysis.experiment.base_value
+    winner, base = analysis.winner, analysis.state.comparable_base
     if winner is None or winner.value >= base:
         return
     if analysis.gain is not None:
@@ -116,20 +116,19 @@ def gain_is_noise(analysis: Analysis) -> Iterator[Advice]:
 
 def still_falling(analysis: Analysis) -> Iterator[Advice]:
     """The winner's WER fell much between its last two rungs."""
-    experiment, winner = analysis.experiment, analysis.experiment.winner
+    winner = analysis.winning_trial
     if winner is None or winner.status != "completed" or len(winner.evaluations) < 2:
         return
     (before, earlier), (seen, last) = winner.evaluations[-2:]
     if earlier - last < _FALL * earlier or earlier - last < analysis.pair_noise:
         return
     # There is nothing to gain, or something else to mend.
-    if last <= analysis.pair_noise or last >= _MOST_WRONG or not experiment.base_value:
+    if last <= analysis.pair_noise or last >= _MOST_WRONG or not analysis.state.comparable_base:
         return
     epochs = winner.epoch
     option = f"--epochs {2 * epochs:.3g}"
-    steps = experiment.train_config.get("max_steps")
-    if steps:
-        option = f"--max-steps {2 * int(steps)}"
+    if steps := analysis.settings.base.max_steps:
+        option = f"--max-steps {2 * steps}"
     yield Advice(
         f"The {analysis.who}'s WER still fell at the end: from {earlier:.2f} to {last:.2f} % between epochs "
         f"{epochs * before / seen:.3g} and {epochs:.3g}.",
@@ -158,14 +157,13 @@ def rises_at_the_end(analysis: Analysis) -> Iterator[Advice]:
 
 def short_window(analysis: Analysis) -> Iterator[Advice]:
     """Training and measuring with a shorter window than the model's own cost more than seeds make."""
-    experiment = analysis.experiment
-    window, verdict = experiment.train_config.get("audio_window"), experiment.verdict
-    fixed = experiment.settings.space.get("fixed") or {}
+    window, verdict = analysis.settings.base.audio_window, analysis.state.verdict
+    fixed = analysis.settings.space.get("fixed") or {}
     if verdict is None or window == WHOLE_SECONDS or "full_window_evaluation" in fixed:
         return
-    if "audio_window" in experiment.parameters:  # each finalist has its own
+    if "audio_window" in analysis.parameters:  # each finalist has its own
         return
-    trials = {trial.trial_id: trial.best_value for trial in experiment.trials if trial.best_value is not None}
+    trials = {trial.trial_id: trial.best_value for trial in analysis.trials if trial.best_value is not None}
     known = [found for found in verdict.standings if found.trial_id in trials]
     if not known:
         return

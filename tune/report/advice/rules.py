@@ -28,5 +28,5 @@ RULES: tuple[Callable[[Analysis], Iterator[Advice]], ...] = (
 
 
 def advise(analysis: Analysis) -> list[Advice]:
-    """All that the rules find."""
-    return [advice for rule in RULES for advice in rule(analysis)]
+    """All that the rules find; of a single training there is nothing to advise."""
+    return [] if analysis.is_training else [advice for rule in RULES for advice in rule(analysis)]

@@ -38,8 +38,8 @@ def at_bounds(analysis: Analysis) -> Iterator[Advice]:
     if len(ranked) < _LEAST_TRIALS:
         return
     best = ranked[: max(_LEAST_BEST, math.ceil(_BEST_SHARE * len(ranked)))]
-    for name, parameter in analysis.experiment.parameters.items():
-        scale = analysis.experiment.scales[name]
+    for name, parameter in analysis.parameters.items():
+        scale = analysis.scales[name]
         edge = scale.step or _EDGE
         for upper in (False, True):
             having = [trial for trial in ranked if name in trial.config]
@@ -106,25 +106,23 @@ def _widen(
 
 def all_diverged(analysis: Analysis) -> Iterator[Advice]:
     """Every trial diverged: even the lowest learning rate was too high."""
-    experiment, diverged = analysis.experiment, analysis.all_diverged
-    if not diverged or (experiment.stage == "running" and len(diverged) < _LEAST_ASTRAY):
+    diverged = analysis.all_diverged
+    if not diverged or (analysis.stage == "running" and len(diverged) < _LEAST_ASTRAY):
         return
-    shared = experiment.train_config["learning_rate"]
-    lowest = number(min(float(trial.config.get("learning_rate", shared)) for trial in diverged))
+    lowest = number(min(_learning_rate(analysis, trial) for trial in diverged))
     follows = f"They had `learning_rate` {lowest}: set a lower one."
-    if "learning_rate" in experiment.parameters:
+    if "learning_rate" in analysis.parameters:
         follows = f"Lower the range of `learning_rate`: search below {lowest}, the lowest that diverged."
     yield Advice(f"{analysis.all_diverged_words}: a loss or WER was no finite number.", follows)
 
 
 def diverges_above(analysis: Analysis) -> Iterator[Advice]:
     """Nearly all trials above some learning rate went astray, and hardly any below."""
-    astray = [trial for trial in analysis.experiment.trials if _went_astray(trial)]
-    if len(astray) < _LEAST_ASTRAY or "learning_rate" not in analysis.experiment.parameters:
+    astray = [trial for trial in analysis.trials if _went_astray(trial)]
+    if len(astray) < _LEAST_ASTRAY or "learning_rate" not in analysis.parameters:
         return
-    judged = [trial for trial in analysis.experiment.trials if trial.evaluations or _went_astray(trial)]
-    usual = analysis.experiment.train_config["learning_rate"]
-    rates = {trial.trial_id: float(trial.config.get("learning_rate", usual)) for trial in judged}
+    judged = [trial for trial in analysis.trials if trial.evaluations or _went_astray(trial)]
+    rates = {trial.trial_id: _learning_rate(analysis, trial) for trial in judged}
     for rate in sorted(rates[trial.trial_id] for trial in astray):
         above = [trial for trial in judged if rates[trial.trial_id] >= rate]
         below = [trial for trial in judged if rates[trial.trial_id] < rate]
@@ -141,6 +139,12 @@ def diverges_above(analysis: Analysis) -> Iterator[Advice]:
                 f"Lower the range: `high: {number(rate)}`; or search more warmup.",
             )
             return
+
+
+def _learning_rate(analysis: Analysis, trial: TrialRecord) -> float:
+    """Its own, else that of all trials."""
+    own: float = trial.config.get("learning_rate") or analysis.settings.base.learning_rate or 0.0
+    return own
 
 
 def _went_astray(trial: TrialRecord) -> bool:

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tune.report.advice.advice import FEW, Advice, counted
-from tune.report.analysis import Analysis
-from tune.report.experiment import last_line
+from tune.report.analysis import Analysis, last_line
 
 _FAILED_SHARE = 0.1
 """Share of the trials that failed from which that is told; two failures at least."""
@@ -17,7 +16,7 @@ _DROPPED_SHARE = 0.05
 
 def trials_failed(analysis: Analysis) -> Iterator[Advice]:
     """All or several trials failed; what most of them failed of."""
-    trials = analysis.experiment.trials
+    trials = analysis.trials
     failed = [trial for trial in trials if trial.status == "failed"]
     if len(failed) < min(2, len(trials)) or len(failed) < _FAILED_SHARE * len(trials) or not failed:
         return
@@ -40,7 +39,7 @@ def trials_failed(analysis: Analysis) -> Iterator[Advice]:
 def none_went_whole(analysis: Analysis) -> Iterator[Advice]:
     """Every trial that was measured was stopped before its whole budget."""
     ranked = analysis.ranked
-    if not analysis.experiment.has_ended or not ranked:
+    if not analysis.has_ended or not ranked:
         return
     if any(trial.status != "early_stopped" for trial in ranked):
         return
@@ -54,7 +53,7 @@ def none_went_whole(analysis: Analysis) -> Iterator[Advice]:
 
 def clips_dropped(analysis: Analysis) -> Iterator[Advice]:
     """A good part of the data could not be used."""
-    settings = analysis.experiment.settings
+    settings = analysis.settings
     dropped = sum(settings.dropped.values())
     total = dropped + sum(settings.data.clips.values())
     if not dropped or dropped < _DROPPED_SHARE * total:
@@ -67,27 +66,27 @@ def clips_dropped(analysis: Analysis) -> Iterator[Advice]:
 
 def few_trials(analysis: Analysis) -> Iterator[Advice]:
     """Too few trials were measured, or none."""
-    experiment, measured = analysis.experiment, len(analysis.ranked)
-    if experiment.stage == "running" or measured >= FEW:
+    measured = len(analysis.ranked)
+    if analysis.stage == "running" or measured >= FEW:
         return
     if analysis.all_diverged:  # which is a lesson of its own
         return
     if not measured:
         why = "No trial reached an evaluation"
-        if not experiment.trials:
+        if not analysis.trials:
             why = "No trial was begun"
-        elif evaluated := sum(bool(trial.evaluations) for trial in experiment.trials):
+        elif evaluated := sum(bool(trial.evaluations) for trial in analysis.trials):
             what = "The only trial that was measured" if evaluated == 1 else "All trials that were measured"
             why = f"{what} failed later on"
         yield Advice(f"{why}, so there is nothing to learn of the settings yet.")
         return
-    best = experiment.best_trial
-    if not experiment.base_value or (
+    best = analysis.state.records.best()
+    if not analysis.state.comparable_base or (
         best is not None and best.best_value == 0
     ):  # nothing is left to search for
         return
-    more = max(2 * len(experiment.trials), 16)
-    command = f"tune-whisper --resume {experiment.name} --trials {more}{experiment.storage_option}"
+    more = max(2 * len(analysis.trials), 16)
+    command = f"tune-whisper --resume {analysis.name} --trials {more}{analysis.storage_option}"
     tell = "tells" if measured == 1 else "tell"
     yield Advice(
         f"{counted(measured, 'measured trial')} {tell} little of so many settings.", f"`{command}` adds some."
