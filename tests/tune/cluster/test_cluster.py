@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import os
-import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,7 +15,6 @@ from tune.cluster.resources import ResourceRequest, TrialResources
 from tune.cluster.session import ray_session
 from tune.util.errors import ResourceError
 
-ROOT = Path(__file__).resolve().parents[3]
 FOUR, EIGHT_AND_ONE = {"CPU": 4.0}, {"CPU": 8.0, "GPU": 1.0}
 
 
@@ -120,41 +115,3 @@ def test_the_environment_of_another_program_is_told_in_one_line(
     assert str(raised.value).startswith(told)
     assert str(raised.value).count("\n") == 0
     assert f"or unset {name}" in str(raised.value) or f"set {name} to a folder" in str(raised.value)
-
-
-SESSION = """
-from rich.console import Console
-from tune.cluster.session import ray_session
-from tune.util.errors import ResourceError
-
-try:
-    with ray_session(Console(quiet=True), "local"):
-        print("it began")
-except ResourceError as error:
-    print(error)
-"""
-
-
-@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="makes a folder of another user")
-def test_a_folder_of_another_user_is_told_in_one_line(tmp_path: Path) -> None:
-    """As /tmp/ray is where somebody else started Ray first. Root goes without its right to write anywhere."""
-    (tmp_path / "ray").mkdir(mode=0o755)
-    os.chown(tmp_path / "ray", 65_534, 65_534)
-    words = [
-        "setpriv",
-        "--bounding-set=-dac_override,-dac_read_search,-fowner",
-        sys.executable,
-        "-c",
-        SESSION,
-    ]
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_TMPDIR")
-    }
-    environment |= {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert done.stderr == ""
-    assert done.stdout.startswith(
-        f"Ray cannot be started with its files in {tmp_path}/ray: [Errno 13] Permission denied"
-    )
-    assert done.stdout.endswith("; set RAY_TMPDIR to a folder of yours with a short path\n")
-    assert done.stdout.count("\n") == 1

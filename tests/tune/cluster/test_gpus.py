@@ -20,8 +20,6 @@ from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log
 from tune.workers.inputs import TrialInputs
 
-GIB = 2**30
-
 
 @pytest.mark.parametrize(
     ("kind", "workers", "words", "expected"),

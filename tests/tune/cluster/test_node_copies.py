@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from processes import tune_whisper
 from ray_nodes import Nodes, need_namespaces
 from s3_server import S3Server, give_keys, s3_server
 
-from trainer.errors import UserError
 from trainer.model.pretrained import DEMO_MODEL
 from tune.cluster.session import check_shared
 from tune.experiments.storage import Storage
@@ -138,27 +136,6 @@ def test_a_shared_folder_is_read_in_place(places: dict[str, Path]) -> None:
     changed = NodeCopies.make(storage, [outside])
     assert changed.paths[outside] != copies.paths[outside]
     assert on_second(fetch, changed, outside)[3] == contents(outside)
-
-
-def fetch_to_a_small_disk(copies: NodeCopies, folder: Path, disk: Path) -> str:
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=True)
-    os.environ["XDG_CACHE_HOME"] = str(disk)
-    try:
-        copies.local(folder)
-    except UserError as error:
-        return f"{error} {sorted(path.suffix for path in (disk / 'tune-whisper/shared').iterdir())}"
-    finally:
-        del os.environ["XDG_CACHE_HOME"]
-    return ""
-
-
-def test_a_full_disk_is_one_clear_line(places: dict[str, Path], store: S3Server) -> None:
-    folder = make_folder(places["hidden"], "too-large")
-    copies = NodeCopies.make(Storage.parse(store.uri("full")), [folder])
-    told = on_second(fetch_to_a_small_disk, copies, folder, places["home"] / ".cache" / "disk")
-    assert "cannot be written" in told and "XDG_CACHE_HOME" in told
-    assert told.endswith("['.lock']"), "only the lock is left"
 
 
 def test_a_storage_that_a_node_does_not_see_is_refused(places: dict[str, Path]) -> None:

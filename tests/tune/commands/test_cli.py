@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tune.cli import main
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["export"], ["ui"], ["transcribe"], ["evaluate"]],
+    [[], ["export"], ["inspect"], ["evaluate"]],
 )
 def test_help_imports_nothing_that_takes_seconds(words: list[str]) -> None:
     done = run_and_list_modules(*words, "--help")
@@ -87,10 +88,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_clear_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_mistake_is_one_clear_line(name: str, tmp_path: Path, refused: Callable[..., str]) -> None:
     for file, content in FILES.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(content)
@@ -99,16 +97,8 @@ def test_a_mistake_is_one_clear_line(
     words, expected = shlex.split(MISTAKES[name][0]), MISTAKES[name][1]
     if words[0].startswith("--") and words[0] != "--space":
         words[:0] = ["--space", "good.yaml"]
-    before = sorted(tmp_path.rglob("*"))
-    assert main(words) == 2
-    printed = capfd.readouterr()
-    lines = [line for line in printed.err.splitlines() if line.strip()]
-    assert len(lines) == 1, printed.err
-    assert lines[0].startswith("error: ")
-    assert "Traceback" not in printed.out + printed.err
-    for text in expected:
-        assert text in lines[0]
-    assert sorted(tmp_path.rglob("*")) == before, "something was left behind"
+    line = refused(*words)
+    assert all(text in line for text in expected), line
 
 
 def test_dry_run_shows_the_plan_and_leaves_nothing(
@@ -119,17 +109,8 @@ def test_dry_run_shows_the_plan_and_leaves_nothing(
         main(["--space", "lr_batch.yaml", "--trials", "5", "--epochs", "2", "--dry-run", "--seed", "3"]) == 0
     )
     printed = capsys.readouterr().out
-    for text in (
-        "learning_rate",
-        "001",
-        "002",
-        "003",
-        "rungs at",
-        "5 trials",
-        "estimate: about",
-        "validation clips: diff",
-    ):
-        assert text in printed
+    told = "learning_rate|001|002|003|rungs at|5 trials|estimate: about|validation clips: diff"
+    assert [text for text in told.split("|") if text not in printed] == []
     assert printed.endswith("nothing was run\n")
     assert "004 " not in printed
     assert not list(tmp_path.iterdir())

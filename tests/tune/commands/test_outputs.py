@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -143,9 +144,5 @@ def test_places_of_output_are_checked_before_the_work(
         ("--space lr_batch --finalists 0 --repeats 3", "--finalists of at least 1"),
     ],
 )
-def test_options_without_effect_are_refused(
-    words: str, needed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words.split()) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f": goes with {needed}" in line
+def test_options_without_effect_are_refused(words: str, needed: str, refused: Callable[..., str]) -> None:
+    assert f": goes with {needed}" in refused(*words.split())

@@ -7,8 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jiwer
@@ -21,11 +21,7 @@ from training import evaluate as evaluate_in_training
 
 from trainer.config import TrainConfig
 from trainer.model.pretrained import DEMO_MODEL
-from trainer.scoring.decoding import Transcripts
-from trainer.scoring.normalizers import Normalizer
-from trainer.scoring.scores import Reference, Scores, score
 from tune.cli import main
-from tune.evaluation.page import evaluation_page
 
 ROOT = Path(__file__).resolve().parents[3]
 CLIPS = 24
@@ -156,39 +152,6 @@ def test_on_the_screen_and_no_difference_to_itself(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["experiments"], "only the cache is left"
 
 
-def named(speakers: list[str], model: str, baseline: str) -> Scores:
-    """Two models on a clip of each speaker."""
-    n = len(speakers)
-    names, plain = [f"{row}.wav" for row in range(n)], Normalizer("none", "words", "as it is", str.strip)
-    reference = Reference(names, [1.0] * n, ["a b"] * n, [plain] * n, {"speaker": speakers})
-    heard = Transcripts(["a c"] * n, 1.0, 10.0, "nothing", "fp32", 16)
-    return score(reference, (model, heard), (baseline, heard))
-
-
-def result_of(scores: Scores, text: str) -> Any:
-    """An evaluation whose data, split and notes are called so."""
-    return SimpleNamespace(
-        scores=scores,
-        plan=SimpleNamespace(config=TrainConfig(data=text)),
-        split=text,
-        created="2026-11-22T20:00:00",
-        notes=[text, f"WARNING: {text}"],
-        dropped={text: 1},
-    )
-
-
-def test_nothing_of_the_users_is_html() -> None:
-    hostile = "</script><script>alert(1)</script>&\"'"
-    scores = named([hostile, "b"], hostile, "other")
-    wrote = Transcripts([hostile, "a b"], 1.0, 10.0, hostile, "fp32", 16)
-    normalizers = [Normalizer("none", "words", hostile, str.strip)] * 2
-    columns = {hostile: [hostile, "b"]}
-    reference = Reference([hostile, "1.wav"], [1.0] * 2, scores.reference.texts, normalizers, columns)
-    scores = score(reference, (hostile, wrote), ("other", wrote))
-    page = Page(evaluation_page(result_of(scores, hostile)))
-    assert page.text.count(hostile) >= 10
-
-
 def test_an_experiment_stands_for_its_winner_on_its_own_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,10 +206,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", list(MISTAKES))
-def test_a_mistake_is_one_clear_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_mistake_is_one_clear_line(name: str, refused: Callable[..., str]) -> None:
     for folder in ("hollow", "converted", "exported"):
         Path(folder).mkdir()
     for folder in ("hollow", "converted"):
@@ -256,12 +216,5 @@ def test_a_mistake_is_one_clear_line(
     Path("clips.csv").write_text("audio,text\na.wav,hello\n")
     Path("mute.csv").write_text("audio,text\na.wav,...\n")
     words, expected = MISTAKES[name]
-    before = sorted(tmp_path.rglob("*"))
-    assert main(["evaluate", *words]) == 2
-    printed = capsys.readouterr()
-    lines = [line for line in printed.err.splitlines() if line.strip()]
-    assert len(lines) == 1 and lines[0].startswith("error: "), printed.err
-    for text in expected:
-        assert text in lines[0]
-    assert printed.out == ""
-    assert sorted(tmp_path.rglob("*")) == before, "something was left behind"
+    line = refused("evaluate", *words)
+    assert all(text in line for text in expected), line

@@ -86,17 +86,6 @@ def test_one_that_is_made_again_is_whole_only_at_its_end(files: CheckpointFiles,
         assert (folder / "model").read_text() == "weights"
 
 
-def test_an_upload_that_fails_leaves_nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    give_keys(monkeypatch, tmp_path / "cache")
-    move_to_node("first", tmp_path, monkeypatch)
-    address = "s3://bucket/p?endpoint_override=127.0.0.1:9&scheme=http"
-    files = CheckpointFiles(Storage.parse(address).experiment("x"))
-    written = write(files, model="weights")
-    with pytest.raises(OSError):
-        files.upload(written, NAME)
-    assert left(tmp_path) == []
-
-
 def test_the_workers_of_a_node_fetch_a_checkpoint_once(
     files: CheckpointFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_search(
-    here: Path, capfd: pytest.CaptureFixture[str], space: str, words: list[str], expected: str
+    here: Path, refused: Callable[..., str], space: str, words: list[str], expected: str
 ) -> None:
     (here / "space.yaml").write_text(space)
-    assert main(["--space", "space.yaml", *words]) == 2
-    lines = [line for line in capfd.readouterr().err.splitlines() if line.strip()]
-    assert len(lines) == 1
-    assert expected in lines[0]
-    assert [path.name for path in here.iterdir()] == ["space.yaml"]
+    assert expected in refused("--space", "space.yaml", *words)
 
 
 def test_a_job_has_the_package_installed(here: Path) -> None:

@@ -124,16 +124,6 @@ def test_trials_of_another_method_are_left_out(tmp_path: Path) -> None:
     assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-3, "lora_rank": 8}]
 
 
-def test_what_is_out_of_range_is_left_out_and_counted(tmp_path: Path) -> None:
-    space = space_of(tmp_path, RATE.replace("1e-5", "5e-4") + BATCH)
-    found = warm_start(finished(tmp_path), [space], ours())
-    assert [earlier.params["learning_rate"] for earlier in found.trials] == [1e-3]
-    assert found.notes == [
-        "warm start: 1 of the 3 trials of other are used",
-        "warm start: 1 are left out, their learning_rate is outside the space",
-    ]
-
-
 def test_under_conditions_a_trial_is_taken_with_what_is_searched_for_it_here(tmp_path: Path) -> None:
     text = RATE + (
         "group_by_length: {type: choice, values: [false, true]}\n"

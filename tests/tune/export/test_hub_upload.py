@@ -209,10 +209,3 @@ def test_the_hub_fails_in_the_middle(hub: Hub, push: Push, where: str, error: Ex
     hub.fault = lambda request: None
     assert push("my-model", "me/x", "--private") == (0, "")
     assert len(hub.commits) == 2
-
-
-def test_where_large_files_cannot_be_sent(hub: Hub, push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hub's newer protocol is compiled code with errors of its own."""
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
-    assert "hub model me/x: was not pushed: " in refusal(push("my-model", "me/x"))
-    assert not hub.commits

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import io
 import json
@@ -173,20 +172,6 @@ def test_files_of_all_kinds_and_rates(kind: str, rate: int, channels: int, shop:
     assert len({*expected}) == 2
     assert model.predict(recordings) == expected
     assert model.predict(recordings[0]) == expected[:1]
-
-
-def test_every_shape_of_a_request(shop: Shop, model: Any) -> None:
-    from mlflow.pyfunc.scoring_server import invocations
-
-    first, second = (base64.b64encode(recording).decode() for recording in FILES[:2])
-    expected = {"predictions": heard(shop.model, FILES[:2])}
-    bodies: list[dict[str, Any]] = [
-        {"inputs": [first, second]},
-        {"dataframe_split": {"columns": ["audio"], "data": [[first], [second]]}},
-    ]
-    for body in bodies:
-        answer = invocations(json.dumps(body), "application/json", model, model.metadata.get_input_schema())
-        assert (answer.status, json.loads(answer.response)) == (200, expected)
 
 
 def test_a_recording_longer_than_the_window(shop: Shop, model: Any) -> None:

@@ -306,13 +306,6 @@ def test_from_an_object_store(
     assert f"--storage '{address}'" in page.text
 
 
-def test_a_report_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = small(tmp_path)
-    (folder.path / "report").write_text("a file is in its place")
-    assert run(folder) == 2
-    assert "--output FILE writes the page elsewhere" in capsys.readouterr().err
-
-
 def test_it_opens_in_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)

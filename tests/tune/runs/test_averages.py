@@ -15,22 +15,18 @@ from test_state_machine import RUNGS
 import tune_whisper
 from trainer.errors import ModelError
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import Evaluated, TrialEnded, TrialProposed
+from tune.experiments.events import Evaluated, TrialEnded
 from tune.experiments.experiment import Experiment
-from tune.experiments.folder import EVENTS_FILE
-from tune.experiments.log import parse, read_log
 from tune.export.model_card import model_card
 from tune.report.analysis import analyse
 from tune.report.writer import make_page
 from tune.runs import finish as finish_module
 from tune.runs.candidates import measure_average
 from tune.runs.final_round import choose_export, compare
-from tune.runs.finish import find_finished
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
 from tune.tracking.mlflow_runs import run_name, trial_run
 from tune.tracking.mlflow_texts import experiment_note
-from tune.util.errors import ExperimentError
 from tune.workers.averages import Measured
 
 
@@ -113,30 +109,6 @@ def test_it_is_exported_where_it_is_no_worse_than_the_best_repeat(
     saved = Experiment.read(search.plan.experiment_folder)
     params = [trial_run(saved.state.run(run), saved).params for run in ("001", "001-a1")]
     assert params[0] == params[1]
-
-
-def test_killed_in_the_middle_it_ends_as_unbroken(tmp_path: Path) -> None:
-    search = final_round(tmp_path)
-    with pytest.raises(Killed):
-        Averager(search, Killed()).average()
-    search.experiment.close()
-    assert search.state.best().trial_id == "001-r2", "something can be exported at any moment"
-    assert find_finished("x", search.storage)
-    assert not read_log(search.folder / EVENTS_FILE).written, "nobody but the search itself ends it"
-    assert len(search.weights()) == 6, "two trials, four repeats"
-    search.resume(trials=2)
-    assert search.state.open_average
-    search.trials_over()
-    again = Averager(search, 25.0)
-    again.average()
-    again.average()
-    assert again.made == ["001-r2 001-r1"], "what was measured is not measured again"
-    assert search.end()["best"]["run"] == "001-a1"
-    log = (search.folder / EVENTS_FILE).read_bytes()
-    proposed = [each.event for each in parse(log, Path()) if isinstance(each.event, TrialProposed)]
-    assert [event.trial_id for event in proposed if event.kind == "average"] == ["001-a1"]
-    with pytest.raises(ExperimentError, match="have ended"):
-        search.resume(trials=2)
 
 
 def test_what_cannot_be_averaged_is_left_out_and_told(tmp_path: Path) -> None:

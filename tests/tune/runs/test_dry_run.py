@@ -25,13 +25,6 @@ RUNGS = (1024, 3072, 9216)
 SETTINGS = SchedulerSettings()
 
 
-def test_by_chance_as_many_go_on_as_asha_lets() -> None:
-    """Of six at a rung the first two, then 1/3, 1/4, 1/5 and 2/6 of a trial; of these again."""
-    on = 2 + 1 / 3 + 1 / 4 + 1 / 5 + 2 / 6
-    last = on * (2 + 1 / 3 + 1 / 4) / 4
-    assert estimate_samples(SETTINGS, RUNGS, 6, power=1) == round(6 * 1024 + on * 2048 + last * 6144)
-
-
 def test_a_budget_in_steps_is_shorter_for_small_batches() -> None:
     whole, half = (estimate_samples(SETTINGS, RUNGS, 8, own) for own in ([9216.0], [9216.0, 512.0]))
     assert estimate_samples(SETTINGS, RUNGS, 8, [9216.0, 512.0], 0) == 4 * (9216 + 512)

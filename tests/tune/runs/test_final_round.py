@@ -29,7 +29,6 @@ from tune.runs.final_round import compare, plan_final_round
 from tune.runs.finish import find_finished, finish
 from tune.runs.resume import resume
 from tune.runs.session import check_same_data, session_started
-from tune.search.budgets import Budgets
 from tune.util.errors import ExperimentError
 
 
@@ -132,24 +131,6 @@ class Search:
         return {path.parent.parent.name for path in self.folder.rglob("model.safetensors")}
 
 
-def test_the_weights_outlive_a_search_that_goes_on_for_worse(tmp_path: Path) -> None:
-    """On commit 5857576 the finalists became 0 with `--trials 3`, trial 001 was named, and no weights were left."""
-    search = Search(tmp_path, finalists=1, repeats=1)
-    search.train_all(t001=30.0, t002=40.0)
-    assert search.trials_over() == ["001-r1"]
-    search.train("001-r1", 32.0)
-    assert search.end()["best"]["run"] == "001-r1"
-    assert search.weights() == {"001-r1"}
-    search.resume(trials=3)
-    assert search.plan.options.n_finalists == 1, "settled when the search began"
-    search.train("003", 50.0)
-    assert search.trials_over() == []
-    found = search.end()
-    assert found["best"]["run"] == "001-r1"
-    assert (Path(found["best"]["checkpoint"]) / "model.safetensors").is_file()
-    assert search.weights() == {"001-r1"}
-
-
 def test_a_final_round_that_a_budget_cuts_drops_nothing_and_is_finished_later(tmp_path: Path) -> None:
     """On commit 5857576 the winner flipped to a repeat whose weights were gone."""
     search = Search(tmp_path, finalists=2, repeats=2)
@@ -217,19 +198,6 @@ def test_whoever_finds_the_end_undone_does_it(tmp_path: Path) -> None:
     assert search.weights() == {"001"}
     with pytest.raises(ExperimentError, match="all its 2 trials have ended"):
         resume("x", search.storage, {})
-
-
-def test_only_what_is_given_again_changes(tmp_path: Path) -> None:
-    """On commit 5857576 `--resume --time-budget 12h` dropped the cap on GPU-hours and the plateau."""
-    budgets = Budgets(seconds=3600.0, gpu_hours=5.0, plateau_trials=7, plateau_points=0.5)
-    search = Search(tmp_path, finalists=1, repeats=3, budgets=budgets, keep_checkpoints="all", max_failures=5)
-    search.train("001", 30.0, open_=True)
-    search.end()
-    search.resume(budgets={"seconds": 43200.0})
-    request = search.plan.options
-    assert request.budgets == Budgets(seconds=43200.0, gpu_hours=5.0, plateau_trials=7, plateau_points=0.5)
-    assert (request.trials, request.n_finalists, request.repeats) == (2, 1, 3)
-    assert (request.keep_checkpoints, request.max_failures) == ("all", 5)
 
 
 def test_how_trials_are_measured_holds_for_a_searchs_life(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import trainer
 import tune_whisper
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
-from trainer.errors import ConfigError, ModelError
+from trainer.errors import ModelError
 from trainer.scoring.alignment import ClipErrors
 from trainer.train import Evaluation
 from tune.cli import main
@@ -208,19 +209,12 @@ def test_guards_as_words(data: str, most: float) -> None:
     ],
 )
 def test_wrong_guards_are_one_line_before_anything_starts(
-    guard: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    guard: str, said: str, refused: Callable[..., str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("silent.csv").write_text("path,text\na.wav,\nb.wav,...\n")
     words = [word for each in guard.split(" ") for word in ("--guard", each)]
     for more in ([], ["--dry-run"]):
-        assert main(["--space", "lr_batch", *words, *more]) == 2
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1, error
-        assert said in error
-    assert not Path("experiments").exists()
-    with pytest.raises(ConfigError):
-        Guard.parse(":1")
+        assert said in refused("--space", "lr_batch", *words, *more)
 
 
 SPACE = "learning_rate: {type: choice, values: [0.002, 0.0000001]}\ntrain_batch_size: 8\n"
@@ -248,27 +242,12 @@ def test_a_search_passes_over_a_trial_that_forgets(
                 (known / Path(name).name).write_bytes(row["audio"]["bytes"])
                 table.writerow([Path(name).name, written[name]])
     (tmp_path / "space.yaml").write_text(SPACE)
-    words = [
-        "--space",
-        "space.yaml",
-        "--trials",
-        "2",
-        "--epochs",
-        "3",
-        "--finalists",
-        "0",
-        "--experiment",
-        "x",
-    ]
-    assert (
-        main(
-            [*words, "--space", str(tmp_path / "space.yaml"), "--guard", str(tmp_path / "known"), "--dry-run"]
-        )
-        == 0
-    )
+    space, guard = str(tmp_path / "space.yaml"), str(tmp_path / "known")
+    words = f"--space {space} --trials 2 --epochs 3 --finalists 0 --experiment x --guard {guard}".split()
+    assert main([*words, "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert f"guard {tmp_path}/known: 12 clips of its test split, at most 1 points more WER" in printed
-    search = Process(tmp_path, *words, "--guard", "known", *QUICK)
+    search = Process(tmp_path, *words, *QUICK)
     assert search.end() == 0, search.log
     outcome = results(tmp_path / "experiments" / "x")
     trials = {trial["config"]["learning_rate"]: trial for trial in outcome["trials"]}

@@ -177,25 +177,6 @@ def check_files(experiment: Path, everything: Path, told: str) -> None:
         assert not stat.S_IMODE(path.stat().st_mode) & 0o022, f"others may write {path}"
 
 
-@pytest.mark.slow
-@pytest.mark.occasional
-def test_two_at_once_in_one_place(tmp_path: Path) -> None:
-    """One storage folder, one feature cache and one MLflow database."""
-    store = f"sqlite:///{tmp_path / 'both.db'}"
-    more = ["--trials", "2", "--epochs", "3", "--tracking-uri", store]
-    pair = {name: Search(tmp_path, *words(tmp_path, *more, name=name)) for name in ("one", "two")}
-    for name, search in pair.items():
-        assert search.end() == 0, search.log
-        assert "warning" not in search.log
-        trials = results(tmp_path / "experiments" / name)["trials"]
-        assert {trial["status"] for trial in trials} <= {"completed", "early_stopped"}
-        client = mlflow.MlflowClient(store)
-        (found,) = client.search_experiments(filter_string=f"name = '{name}'")
-        runs = client.search_runs([found.experiment_id])
-        assert {run.info.run_id for run in runs} > {trial["mlflow_run_id"] for trial in trials}
-        assert len(runs) == 3
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 200 MB."""
@@ -215,18 +196,7 @@ def fill(disk: Path, left: int) -> Path:
 @pytest.mark.slow
 @pytest.mark.occasional
 def test_the_disk_is_full_in_the_middle_of_a_save(disk: Path, tmp_path: Path) -> None:
-    more = [
-        "--trials",
-        "1",
-        "--finalists",
-        "0",
-        "--epochs",
-        "8",
-        "--max-failures",
-        "0",
-        "--storage",
-        str(disk),
-    ]
+    more = f"--trials 1 --finalists 0 --epochs 8 --max-failures 0 --storage {disk}".split()
     hold = tmp_path / "hold"
     search = Search(tmp_path, *words(tmp_path, *more), frozen=("writing", hold))
     search.wait_for((hold / "there").exists)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import threading
 import time
 
 import pytest
@@ -46,21 +45,3 @@ def test_all_lines_are_printed_once_in_their_order(terminal: bool) -> None:
     assert ("[green]" in written.getvalue()) is False
     tables = written.getvalue().count("0/300 trials ended")
     assert tables <= 3 if terminal else tables == 0
-
-
-def test_long_lines_are_not_broken_and_threads_lose_none() -> None:
-    shown, written = display(terminal=True)
-    path = "/".join(["some-folder"] * 20)
-
-    def say(first: int) -> None:
-        for number in range(first, first + 50):
-            shown.event(f"line {number}! {path}")
-
-    with shown:
-        threads = [threading.Thread(target=say, args=(100 * place,)) for place in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert written.getvalue().count(path) == 200
-    assert sorted(lines_in(written.getvalue())) == [100 * place + n for place in range(4) for n in range(50)]

@@ -17,7 +17,7 @@ from tune.experiments.log import read_log
 from tune.experiments.storage import Storage
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
-from tune.tracking.mlflow_texts import search_note
+from tune.tracking.mlflow_texts import experiment_note
 
 SETTINGS = "learning_rate 0.0024, warmup_ratio 0.1, train_batch_size 8, gradient_accumulation_steps 1"
 
@@ -73,8 +73,8 @@ def test_one_lucky_seed_below_the_base_model_is_no_gain(tmp_path: Path) -> None:
     assert lines[0].startswith("no gain: ")
     assert "WER 10.10 %; 10.20 % here" in lines[0]
     saved = Experiment.read(Storage.parse(tmp_path / "below").experiment("made"))
-    told = "**No gain**: WER 10.10 % untouched, 10.20 % here (settings of trial 004, weights of"
-    assert search_note(saved, "").startswith(told), "in MLflow too"
+    told = "\n**No gain**: WER 10.10 % untouched, 10.20 % here (settings of trial 004: `"
+    assert told in experiment_note(saved, ""), "in MLflow too"
 
 
 def test_where_all_diverged_it_says_what_to_search(tmp_path: Path) -> None:

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from tune.runs.search_display import most_telling, time_left
 from tune.search.finalists import choose_finalists
-from tune.search.records import Records, Stop, TrialRecord, trial_order
+from tune.search.records import Records, TrialRecord, trial_order
 
 
 def evaluation(samples: int, wer: float) -> dict[str, float]:
     return {"samples_seen": samples, "wer": wer, "cer": wer / 2, "epoch": samples / 100}
-
-
-def test_a_diverged_trial_stays_diverged_and_keeps_its_best() -> None:
-    records = Records()
-    trial = records.start("001", {})
-    trial.add_evaluation(evaluation(100, 30.0))
-    trial.add_evaluation(evaluation(150, math.nan), Stop("diverged", 150))
-    assert trial.outcome == "diverged"
-    trial.end("diverged")
-    assert (trial.status, trial.outcome) == ("diverged", "diverged")
-    assert trial.best_value == 30.0
-    assert trial.evaluations == [(100, 30.0)]
 
 
 def test_the_best_checkpoint_and_the_last_are_kept() -> None:
@@ -52,31 +38,6 @@ def test_a_best_checkpoint_of_weights_alone_is_nothing_to_go_on_from() -> None:
         resumable.append("".join(record.resumable))
     assert resumable == ["", "b", "b", "db"], "with a second choice, as the best one is none"
     assert record.checkpoint == "c"
-
-
-def test_an_evaluation_counts_once_it_is_saved_and_what_was_decided_on_it_is_decided_once() -> None:
-    record = TrialRecord("001", {})
-    record.add_evaluation(evaluation(100, 40.0), keep="all")
-    assert (record.best_value, record.checkpoints, record.has_weights) == (None, [], False)
-    record.add_saved(100, 1.0, "a", "all")
-    stop = Stop("asha", 300, 30.0, 20.0, 3)
-    record.add_evaluation(evaluation(300, 30.0), stop, keep="weights")
-    assert (record.best_value, record.checkpoint, record.outcome) == (40.0, "a", "early_stopped")
-    record.lose_unsaved()
-    assert (record.outcome, record.checkpoints, record.stop_again) == ("running", ["a"], stop)
-    record.add_evaluation(evaluation(300, 30.0), record.stop_again, keep="errors")
-    record.add_saved(300, 1.0, "b", "errors")
-    assert (record.best_value, record.checkpoint, record.has_weights) == (30.0, "b", False)
-
-
-def test_late_progress_does_not_turn_back() -> None:
-    trial = Records().start("001", {})
-    trial.add_evaluation(evaluation(300, 30.0))
-    trial.add_progress({"samples_seen": 200, "epoch": 2.0, "loss": 1.0})
-    assert (trial.samples_now, trial.epoch_now) == (300, 3.0)
-    trial.add_progress({"samples_seen": 400, "epoch": 4.0, "loss": 0.5})
-    assert (trial.samples_now, trial.epoch_now, trial.progress["loss"]) == (400, 4.0, 0.5)
-    assert (trial.samples_seen, trial.epoch) == (300, 3.0), "only the log says what was measured"
 
 
 def test_trials_from_1000_on_come_after_those_before() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tune.search.records import Records, Stop
-from tune.search.scheduler import NEVER_STOP, Judge, describe_rungs, rung_grid
+from tune.search.scheduler import Judge, rung_grid
 from tune.space.settings import SchedulerSettings
 
 RUNGS = (100, 300, 900)
@@ -69,12 +69,6 @@ def test_rungs(
     budget: int, factor: float, rungs: int, multiple: int, least: int, expected: tuple[int, ...]
 ) -> None:
     assert rung_grid(budget, factor, rungs, multiple, least) == expected
-
-
-def test_rungs_in_words() -> None:
-    assert describe_rungs((384, 1088, 3200), 3) == "rungs at 384, 1,088, 3,200"
-    told = describe_rungs((192, 640), 3)
-    assert told.startswith("rungs at 192, 640 (2 of 3: too few samples for more; none but")
 
 
 def test_a_rung_stops_nobody_before_it_holds_enough_trials() -> None:
@@ -175,41 +169,3 @@ def test_a_trial_that_went_past_a_rung_is_not_judged_there_again() -> None:
         assert search.tell(number, 100, wer) is None
     assert search.tell("001", 100, 50.0) is None  # again, after its process was lost
     assert search.tell("005", 100, 50.0) is not None
-
-
-def test_an_evaluation_between_rungs_is_not_compared() -> None:
-    search = Search(min_trials_per_rung=2)
-    search.tell("001", 150, 10.0)
-    assert search.tell("002", 150, 90.0) is None
-
-
-def test_a_search_for_the_best_of_a_few_stops_nobody() -> None:
-    records = Records()
-    judge = Judge(NEVER_STOP, RUNGS, records, 10.0)
-    for number in range(30):
-        record = records.start(f"{number:03d}", {})
-        assert judge.judge(record, result(100, 20.0 + number)) is None
-        record.add_evaluation(result(100, 20.0 + number))
-    assert judge.judge(records.start("100", {}), result(100, math.nan)) is not None
-
-
-@pytest.mark.parametrize(
-    ("stop", "text"),
-    [
-        (
-            Stop("asha", 1000, 31.5, 28.25, 9),
-            "WER 31.50 % at 1,000 samples is above 28.25 %, the cutoff among 9 trials",
-        ),
-        (Stop("diverged", 1000), "loss or WER was no finite number at 1,000 samples"),
-        (
-            Stop("above_baseline", 1000, 130.0, 120.0),
-            "WER 130.00 % at 1,000 samples is above 120.00 %, a multiple of the base model's",
-        ),
-        (
-            Stop("rising_wer", 1000, 31.5, 28.25),
-            "WER 31.50 % at 1,000 samples is above 28.25 %, its WER before, and rises while the loss falls",
-        ),
-    ],
-)
-def test_a_stop_in_words(stop: Stop, text: str) -> None:
-    assert stop.describe() == text

@@ -14,7 +14,7 @@ import yaml
 from space_files import LR, Load, space_loader
 
 from tune.search.samplers import gaussian_process, tpe
-from tune.space.parameters import FloatParameter, IntParameter
+from tune.space.parameters import FloatParameter
 from tune.space.space import SearchSpace
 from tune.util.errors import SpaceError
 
@@ -186,22 +186,6 @@ def test_random_proposals_are_drawn_from_the_prior(load: Load, proposer: str) ->
     assert statistics.mean(steps) == pytest.approx(50, abs=4)
     assert statistics.stdev(steps) == pytest.approx(24, abs=3)
     assert statistics.mean(drawn(space, "dropout", proposer)) == pytest.approx(0.45, abs=0.06)
-
-
-@pytest.mark.parametrize(
-    "parameter",
-    [
-        FloatParameter(0.0, 1.0, prior=1.0),
-        FloatParameter(0.0, 1.0, step=0.25, prior=0.0),
-        FloatParameter(1e-6, 1e-3, log=True, prior=1e-6),
-        IntParameter(1, 1000, log=True, prior=1.0),
-        IntParameter(4, 16, step=4, prior=16.0),
-    ],
-)
-def test_what_is_drawn_lies_in_the_range(parameter: FloatParameter | IntParameter) -> None:
-    values = [parameter.drawn(share / 200) for share in range(201)]
-    assert all(parameter.contains(value) for value in values)
-    assert values == sorted(values)
 
 
 METHODS = """\

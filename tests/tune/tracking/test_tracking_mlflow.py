@@ -19,7 +19,6 @@ from tune.experiments.events import (
     FinalRoundPlanned,
     HeldOutMeasured,
     TrialProposed,
-    TrialRecovered,
     TrialStarted,
 )
 from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, default_tracking_uri
@@ -28,7 +27,7 @@ from tune.search.finalists import Standing, Verdict
 from tune.tracking.mlflow import POSITION, MlflowStore
 from tune.tracking.mlflow_connection import open_store
 from tune.tracking.mlflow_runs import PARENT
-from tune.tracking.mlflow_texts import search_note
+from tune.tracking.mlflow_texts import experiment_note
 from tune.util.errors import TrackingError
 
 
@@ -279,12 +278,12 @@ def test_a_single_training_is_one_run(tmp_path: Path, database: str) -> None:
 def test_a_search_that_measured_nothing_and_was_interrupted(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "made")
     made.session(trials=1)
-    assert search_note(made.saved, "").endswith("language `en` best by WER, still running.")
+    assert experiment_note(made.saved, "").endswith("language `en` best by WER, still running.")
     made.begin("001")
     made.end("001", "failed", "ValueError: no such column")
     made.finish("interrupted")
-    text = search_note(made.saved, " --storage x")
-    assert text.startswith("No trial reached an evaluation.\n")
+    text = experiment_note(made.saved, " --storage x")
+    assert "\nNo trial reached an evaluation.\n" in text
     assert ". **It was interrupted**; `--resume` goes on with it." in text
     assert "\ntune-whisper --resume made --storage x\ntune-whisper report made --storage x\n" in text
     assert "export" not in text
@@ -362,22 +361,3 @@ def test_artifacts_that_cannot_be_stored_hold_up_nothing_else(
     parent = client.get_run(only_parent(client, made.name))
     assert parent.info.status == "FINISHED"  # all but the files
     assert children(client, parent.info.run_id)["001"].info.status == "FINISHED"
-
-
-def test_what_is_measured_again_is_one_point(made: MadeLog, database: str) -> None:
-    """The process failed before the weights of its last evaluation were saved, so that it is made again."""
-    made.session(trials=1)
-    made.begin("001")
-    made.evaluate("001", 50.0, 40.0)
-    made.deliver()
-    made.append(TrialRecovered(trial_id="001", reason="killed"))
-    made.evaluate("001", 40.0, first=1)
-    made.end("001")
-    made.finish()
-    made.deliver()
-    client = client_of(database)
-    parent = only_parent(client, made.name)
-    wers = client.get_metric_history(children(client, parent)["001"].info.run_id, "wer")
-    assert [(point.step, point.value) for point in wers] == [(384, 50.0), (1088, 40.0)]
-    best = client.get_metric_history(parent, "best_wer")
-    assert len({point.timestamp for point in best if point.value == 40.0}) <= 2  # and that of the end

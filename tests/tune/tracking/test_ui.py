@@ -112,6 +112,7 @@ def test_a_folder_that_was_moved(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 @pytest.mark.skipif(not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs Chromium")
 def test_a_browser_shows_wer_and_settings_side_by_side(storage: Path, tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("screenshot", ROOT / "docs" / "screenshot.py")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,15 +51,6 @@ def measured(trained: tuple[Path, TrainConfig], data: PreparedData, *runs: str, 
     inputs: Any = SimpleNamespace(open=lambda: (config, data))
     files = CheckpointFiles(ExperimentFolder("x", folder))
     return measure_mean(inputs, files, runs, AVERAGE, most)
-
-
-def test_the_average_of_one_run_has_its_errors_on_each_clip(
-    trained: tuple[Path, TrainConfig], data: PreparedData
-) -> None:
-    folder, _ = trained
-    measured(trained, data, RUNS[0])
-    errors = [json.loads((folder / path / "utterances.json").read_text()) for path in (RUNS[0], AVERAGE)]
-    assert errors[0] == errors[1]
 
 
 def test_an_average_is_a_whole_checkpoint_of_the_mean(

@@ -61,22 +61,13 @@ def link(path: Path, aside: Path) -> None:
     path.symlink_to(aside, target_is_directory=True)
 
 
-def open_to_all(path: Path, aside: Path) -> None:
-    path.mkdir()
-    path.chmod(0o777)
-
-
 def of_somebody(path: Path, aside: Path) -> None:
     path.mkdir(mode=0o700)
     os.chown(path, SOMEBODY, SOMEBODY)
 
 
-def a_file(path: Path, aside: Path) -> None:
-    path.touch(mode=0o600)
-
-
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("plant", [link, open_to_all, of_somebody, a_file])
+@pytest.mark.parametrize("plant", [link, of_somebody])
 def test_what_somebody_put_there_is_refused(
     use: str, plant: Callable[[Path, Path], None], shared: Path, tmp_path: Path
 ) -> None:
@@ -93,15 +84,6 @@ def test_what_somebody_put_there_is_refused(
     assert "\n" not in str(caught.value)
     assert (path.lstat().st_ino, path.lstat().st_mode) == (before.st_ino, before.st_mode)
     assert not [*aside.iterdir(), *(path.iterdir() if path.is_dir() else [])]
-
-
-@pytest.mark.parametrize("use", USES)
-def test_ones_own_of_an_attempt_that_was_killed_is_used_again(use: str, shared: Path) -> None:
-    work, place = USES[use]
-    place(shared).mkdir(mode=0o700)
-    (place(shared) / "left").touch()
-    work(shared)
-    assert not (place(shared) / "weights").exists()
 
 
 @pytest.mark.parametrize("use", USES)
