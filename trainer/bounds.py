@@ -99,14 +99,14 @@ def read_weight(value: Any) -> float | None:
 
 def read_weights(text: str | None) -> dict[str, float] | None:
     """Weights by source of a text such as `fleurs=0.5,own=2`; None where it is written otherwise."""
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for part in text.split(",") if text else ():
         name, _, value = (word.strip() for word in part.partition("="))
         weight = read_weight(value)
-        if not name or name in found or weight is None:
+        if not name or name in weights or weight is None:
             return None
-        found[name] = weight
-    return found
+        weights[name] = weight
+    return weights
 
 
 def with_weights(before: str | None, changes: Mapping[str, Any]) -> dict[str, Any]:

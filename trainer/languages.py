@@ -90,8 +90,8 @@ def _nearest(tag: str, distance: int) -> str | None:
     language = langcodes.Language.get(langcodes.standardize_tag(tag, macro=True)).language or "und"
     if language in own:
         return own[language]
-    found, _ = langcodes.closest_match(language, list(own), max_distance=distance)
-    return own.get(found)
+    nearest, _ = langcodes.closest_match(language, list(own), max_distance=distance)
+    return own.get(nearest)
 
 
 @functools.cache

@@ -76,9 +76,9 @@ def problem_of(folder: Path, whole_bytes: int = WHOLE_BYTES) -> str | None:
 def _problem_of_file(folder: Path, name: str, size: int, crc32: int, whole_bytes: int) -> str | None:
     path = folder / name
     try:
-        found = path.stat().st_size
-        if found != size:
-            return f"{name} has {found:,} of {size:,} bytes"
+        there = path.stat().st_size
+        if there != size:
+            return f"{name} has {there:,} of {size:,} bytes"
         return None if _crc32(path, whole_bytes) == crc32 else f"{name} is damaged: its check sum is another"
     except FileNotFoundError:
         return f"{name} is missing"

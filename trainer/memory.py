@@ -55,13 +55,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     killed for its memory raises nothing and is not recognised here.
     """
     errors = [error]
-    for found in errors:
-        origins = (found.__cause__, found.__context__)
+    for cause in errors:
+        origins = (cause.__cause__, cause.__context__)
         errors += [each for each in origins if each is not None and each not in errors]
     return any(
-        _SIGNS.search(str(found))
-        or (type(found).__module__.startswith("torch") and type(found).__name__ == "OutOfMemoryError")
-        for found in errors
+        _SIGNS.search(str(cause))
+        or (type(cause).__module__.startswith("torch") and type(cause).__name__ == "OutOfMemoryError")
+        for cause in errors
     )
 
 
@@ -122,13 +122,13 @@ class BatchSize:
         Raises:
             RuntimeError: one clip alone does not fit.
         """
-        found: list[_Found] = []
+        parts: list[_Found] = []
         first = 0
         while first < clips:
             left = clips - first
             size = math.ceil(left / math.ceil(left / self.at_once))  # all of about the same size
             try:
-                found.append(work(slice(first, first + size)))
+                parts.append(work(slice(first, first + size)))
             except RuntimeError as error:
                 if size == 1 or self._same_everywhere or not is_out_of_memory(error):
                     raise
@@ -141,4 +141,4 @@ class BatchSize:
             import torch
 
             torch.cuda.empty_cache()
-        return found
+        return parts

@@ -87,11 +87,11 @@ def read_mix(data: str) -> Mix:
         reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
         raise DataError(f"data={data!r}: cannot be read: {reason}") from error
     problems = Problems()
-    found = _read(text, path.parent, problems)
+    sources = _read(text, path.parent, problems)
     if problems.found:
         lines = sorted(problems.found, key=lambda problem: problem[0])
         raise DataError("\n".join(f"{data}:{line}: {problem}" for line, problem in lines))
-    return Mix(data, tuple(found))
+    return Mix(data, tuple(sources))
 
 
 def _read(text: str, folder: Path, problems: Problems) -> list[Source]:
@@ -101,26 +101,26 @@ def _read(text: str, folder: Path, problems: Problems) -> list[Source]:
     if not isinstance(root, yaml.MappingNode):
         problems.add(root, f"must be a mapping with sources, {_EXAMPLE}")
         return []
-    found: list[Source] | None = None
+    sources: list[Source] | None = None
     for key, key_node, node in items(root, problems):
         if key != "sources":
             problems.add(key_node, f"{key}: unknown key; a data file has sources, {_EXAMPLE}")
         elif not isinstance(node, yaml.MappingNode) or not node.value:
             problems.add(node, f"sources: must be a mapping of names and their settings, {_EXAMPLE}")
-            found = []
+            sources = []
         else:
             named = items(node, problems, "sources: ")
-            found = [_source(name, at, value, folder, problems) for name, at, value in named]
-    if found is None:
+            sources = [_source(name, at, value, folder, problems) for name, at, value in named]
+    if sources is None:
         problems.add(root, f"sources is missing; add it, {_EXAMPLE}")
     if not problems.found:
-        for one, other in itertools.combinations(found or (), 2):
+        for one, other in itertools.combinations(sources or (), 2):
             if one.settings == other.settings:
                 problem = f"{other.name}: is the same as {one.name}; name it once, with a weight of 2"
                 problems.add(other.line, problem)
-    if found and not any(source.weight for source in found):
+    if sources and not any(source.weight for source in sources):
         problems.add(root, "sources: every weight is 0, so nothing is trained on; raise one")
-    return found or []
+    return sources or []
 
 
 def _source(name: str, name_node: yaml.Node, node: yaml.Node, folder: Path, problems: Problems) -> Source:
@@ -133,13 +133,13 @@ def _source(name: str, name_node: yaml.Node, node: yaml.Node, folder: Path, prob
         return Source(name, line, settings)
     for key, key_node, value_node in items(node, problems, where):
         if key == WEIGHT:
-            found = read_weight(scalar(value_node))
-            if found is None:
+            number = read_weight(scalar(value_node))
+            if number is None:
                 problems.add(
                     value_node, f"{where}weight={scalar(value_node)!r}: must be a number from 0 to 1000"
                 )
             else:
-                weight = found
+                weight = number
         elif key in SOURCE_SETTINGS:
             as_text = field_type(key)[0] is str and not field_type(key)[1]
             try:

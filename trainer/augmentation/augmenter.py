@@ -58,7 +58,7 @@ def draw_changes(config: TrainConfig, epoch: int, clip: int, room: float = math.
         return None
     speed = math.exp(strength * (2 * pace - 1) * math.log1p(config.augment_speed))
     (least, low_to), (high_from, most) = _TELEPHONE
-    found = Changes(
+    changes = Changes(
         speed=max(speed, 1 / room),
         room=in_room < config.augment_reverb and config.impulse_dir is not None,
         noise=noisy < config.augment_noise,
@@ -69,7 +69,7 @@ def draw_changes(config: TrainConfig, epoch: int, clip: int, room: float = math.
         else None,
         generator=generator,
     )
-    return None if found.speed == 1 and not (found.room or found.noise or found.band) else found
+    return None if changes.speed == 1 and not (changes.room or changes.noise or changes.band) else changes
 
 
 class Augmenter:

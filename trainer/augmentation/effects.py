@@ -37,9 +37,9 @@ def change_speed(samples: np.ndarray, factor: float) -> np.ndarray:
     """
     if factor == 1:
         return samples
-    found = soxr.resample(samples, SAMPLE_RATE * factor, SAMPLE_RATE, quality="HQ")
+    resampled = soxr.resample(samples, SAMPLE_RATE * factor, SAMPLE_RATE, quality="HQ")
     count = stretched(len(samples), factor)
-    return np.pad(found, (0, max(0, count - len(found))))[:count]
+    return np.pad(resampled, (0, max(0, count - len(resampled))))[:count]
 
 
 def limit_band(samples: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -71,8 +71,8 @@ def made_noise(generator: np.random.Generator, count: int, exponent: float) -> n
     spectrum = scipy.fft.rfft(generator.standard_normal(size, dtype=np.float32))
     frequencies = np.fft.rfftfreq(size, 1 / SAMPLE_RATE).astype(np.float32)
     spectrum *= np.maximum(frequencies, _COLOUR_FROM) ** np.float32(-exponent / 2)
-    found: np.ndarray = scipy.fft.irfft(spectrum, size)[:count]
-    return found
+    noise: np.ndarray = scipy.fft.irfft(spectrum, size)[:count]
+    return noise
 
 
 def reverberate(samples: np.ndarray, impulse: np.ndarray, share: float = 1.0) -> np.ndarray:

@@ -64,5 +64,5 @@ class SoundFolder:
             raise DataError(f"{text}; remove or replace the file") from error
         if not len(samples):
             raise DataError(f"{self._setting}: {path.name}: is empty; remove or replace the file")
-        found: np.ndarray = soxr.resample(samples, rate, SAMPLE_RATE)
-        return found if len(found) else samples
+        resampled: np.ndarray = soxr.resample(samples, rate, SAMPLE_RATE)
+        return resampled if len(resampled) else samples

@@ -49,19 +49,19 @@ def read_clips(
     Raises:
         DataError: the data cannot be found or read, or none of its clips can be used.
     """
-    found, every = CheckClips(), load_clips(config).splits.get(split, [])
+    chosen, every = CheckClips(), load_clips(config).splits.get(split, [])
     # A format decodes in one language: of data in several, those clips that the model decodes so by itself.
     clips = [clip for clip in every if clip.origin.config(config) == config] or every
     count = min(most, len(clips))
     for clip in (clips[index * len(clips) // count] for index in range(count)):
         try:
-            found.audio.append(read_audio(clip.source(), max_seconds=window))
+            chosen.audio.append(read_audio(clip.source(), max_seconds=window))
         except AudioError:
             continue
-        found.texts.append(clip.text)
-    if not found.audio:
+        chosen.texts.append(clip.text)
+    if not chosen.audio:
         raise DataError(f"data={config.data!r}: none of its {split} clips can be read")
-    return found
+    return chosen
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,10 +89,10 @@ class FormatCheck:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, the rates by their name: `wer`, `hf_wer`."""
-        found = dataclasses.asdict(self)
-        name = found.pop("objective")
-        found |= {name: found.pop("rate"), f"hf_{name}": found.pop("hf_rate")}
-        return found
+        values = dataclasses.asdict(self)
+        name = values.pop("objective")
+        values |= {name: values.pop("rate"), f"hf_{name}": values.pop("hf_rate")}
+        return values
 
     @property
     def problem(self) -> str | None:

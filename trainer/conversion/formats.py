@@ -146,5 +146,5 @@ def transcribe(name: str, folder: Path, decoding: Decoding, clips: Sequence[np.n
         ModelError: the runtime cannot load the model.
     """
     module = importlib.import_module(f"trainer.conversion.{FORMATS[name].module}")
-    found: Iterator[str] = module.transcribe(folder, decoding, clips)
-    return found
+    texts: Iterator[str] = module.transcribe(folder, decoding, clips)
+    return texts

@@ -198,10 +198,10 @@ def read_audio(source: AudioSource | str | bytes | Path, *, max_seconds: float |
             `wrong_times`.
     """
     wanted = source if isinstance(source, AudioSource) else AudioSource(source)
-    [(_, found)] = decode_each([wanted], max_seconds=max_seconds)
-    if isinstance(found, AudioError):
-        raise found
-    return found.samples
+    [(_, decoded)] = decode_each([wanted], max_seconds=max_seconds)
+    if isinstance(decoded, AudioError):
+        raise decoded
+    return decoded.samples
 
 
 def decode_each(
@@ -430,21 +430,21 @@ def _decoder(source: str | bytes | Path) -> Iterator[_Decoder]:
 def _other_file(source: str | bytes | Path) -> str:
     """What is there in place of a missing file: one of its name with another suffix, beside it or a folder away."""
     missing = Path(os.fsdecode(source))
-    found = _files_near(missing.parent).get(missing.stem)
-    return f", but {os.path.relpath(found, missing.parent.parent)} is there" if found else ""
+    other = _files_near(missing.parent).get(missing.stem)
+    return f", but {os.path.relpath(other, missing.parent.parent)} is there" if other else ""
 
 
 @functools.lru_cache(maxsize=32)
 def _files_near(folder: Path) -> dict[str, Path]:
     """The audio files of a folder, and of some folders beside it, by their names without suffix."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     with contextlib.suppress(OSError):
         beside = sorted(path for path in folder.parent.iterdir() if path.is_dir())[:_FOLDERS]
         for near in (folder, *beside):
             for path in sorted(near.iterdir()) if near.is_dir() else ():
                 if path.suffix.lower() in AUDIO_SUFFIXES:
-                    found.setdefault(path.stem, path)
-    return found
+                    files.setdefault(path.stem, path)
+    return files
 
 
 def _choose(file: BinaryIO) -> _Decoder:

@@ -155,7 +155,7 @@ def _given_sources(config: TrainConfig, window: float | None) -> list[_Given]:
     Raises:
         DataError: some cannot be used; a line each.
     """
-    found, problems, mix = [], [], read_mix(config.data)
+    given, problems, mix = [], [], read_mix(config.data)
     for name in config.weights.keys() - {source.name for source in mix.sources}:
         problems.append(f"source_weights: {config.data} has no source {name!r}; it has {mix.names}")
     if not any(config.weights.get(source.name, source.weight) for source in mix.sources):
@@ -165,12 +165,12 @@ def _given_sources(config: TrainConfig, window: float | None) -> list[_Given]:
         )
     for source in mix.sources:
         try:
-            found.append(_given(mix.config(source, config), origin_of(source), window))
+            given.append(_given(mix.config(source, config), origin_of(source), window))
         except (ConfigError, DataError) as error:
             problems.append(f"{mix.location(source)}: {error}")
     if problems:
         raise DataError("\n".join(problems))
-    return found
+    return given
 
 
 def origin_of(source: Source) -> Origin:

@@ -95,10 +95,10 @@ def find_audio_column(config: TrainConfig, table: Table) -> str:
     if config.audio_column is not None:
         return _named_column("audio_column", config.audio_column, table)
     # Hub data sets have both `audio`, with the content, and `path`, which names files of the author's disk.
-    found = named(AUDIO_NAMES, table.embedded) or named(AUDIO_NAMES, table.columns)
-    if found is None and len(table.embedded) == 1:
-        found = next(iter(table.embedded))
-    return found or _none_found("audio", AUDIO_NAMES, table)
+    name = named(AUDIO_NAMES, table.embedded) or named(AUDIO_NAMES, table.columns)
+    if name is None and len(table.embedded) == 1:
+        name = next(iter(table.embedded))
+    return name or _none_found("audio", AUDIO_NAMES, table)
 
 
 def find_text_column(config: TrainConfig, table: Table) -> str:
@@ -116,13 +116,13 @@ def find_text_column(config: TrainConfig, table: Table) -> str:
         return name
     # `label` is text in some data sets and a number of a class in others.
     texts = [name for name, values in table.columns.items() if _holds_text(values)]
-    found = named(_text_names(config), texts)
-    if found is None and (numbers := named(_text_names(config), table.columns)) is not None:
+    column = named(_text_names(config), texts)
+    if column is None and (numbers := named(_text_names(config), table.columns)) is not None:
         raise DataError(
             f"no text column in {table.origin}: {numbers} holds no text but numbers; make "
             "them text, or set text_column to another"
         )
-    return found or _none_found("text", TEXT_NAMES, table)
+    return column or _none_found("text", TEXT_NAMES, table)
 
 
 def _text_names(config: TrainConfig) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ def groupings(config: TrainConfig, clips: Sequence[Clip]) -> list[Grouping]:
 
 
 def _asked(config: TrainConfig, wanted: str, clips: Sequence[Clip], speaker: str | None) -> Grouping:
-    found = [FILE]
+    by = [FILE]
     columns = dict.fromkeys(name for columns in _tables(clips) for name in columns)
     for name in (part.strip() for part in wanted.split(",")):
         if name == SPEAKER and speaker is None and SPEAKER not in columns:
@@ -82,8 +82,8 @@ def _asked(config: TrainConfig, wanted: str, clips: Sequence[Clip], speaker: str
                 f"split_by={wanted!r}: no such column in data={config.data!r}; give auto, null, or some of "
                 f"{', '.join(dict.fromkeys((FILE, TEXT, SPEAKER, *columns)))}, with commas between"
             )
-        found.append(name)
-    return Grouping(tuple(dict.fromkeys(found)))
+        by.append(name)
+    return Grouping(tuple(dict.fromkeys(by)))
 
 
 def _speaker_column(clips: Sequence[Clip]) -> str | None:
@@ -98,11 +98,11 @@ def _tables(clips: Sequence[Clip]) -> list[Mapping[str, list[Any]]]:
 
 def cells(clips: Iterable[Clip], names: Sequence[str]) -> Iterator[str]:
     """What each clip has in a column of one of these names, in whatever case its own table writes it; empty without."""
-    found: dict[int, str | None] = {}
+    columns: dict[int, str | None] = {}
     for clip in clips:
-        if (table := id(clip.columns)) not in found:
-            found[table] = named(names, clip.columns)
-        column = found[table]
+        if (table := id(clip.columns)) not in columns:
+            columns[table] = named(names, clip.columns)
+        column = columns[table]
         yield clip.cell(column) if column is not None else ""
 
 
@@ -250,9 +250,9 @@ def _evenly(clips: Sequence[Clip], ordered: Sequence[list[int]]) -> list[list[in
 
 def _few_texts(clips: Sequence[Clip], apart: set[int], wanted: int) -> bool:
     """Whether a split of whole texts would be a word or two that are never trained on."""
-    found = len({text_key(clips[at].text) for at in apart})
+    different = len({text_key(clips[at].text) for at in apart})
     repeats = len(clips) / len({text_key(clip.text) for clip in clips})
-    return found < min(wanted, 2) or (repeats >= _MANY_REPEATS and found < min(wanted, _FEW_TEXTS))
+    return different < min(wanted, 2) or (repeats >= _MANY_REPEATS and different < min(wanted, _FEW_TEXTS))
 
 
 def rank(seed: int, *parts: str) -> bytes:

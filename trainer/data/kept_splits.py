@@ -158,7 +158,7 @@ class KeptSplits:
         """
         done: dict[str, list[Clip]] = {role: [] for role in _ROLES}
         out: list[tuple[str, Clip, str]] = []
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         unmarked = 0
         keys = {role: _keys(clips) for role, clips in splits.items()}
         pairs = {role: self.pairs.roles(_pairs(key["file"], key["text"])) for role, key in keys.items()}
@@ -171,7 +171,7 @@ class KeptSplits:
                 # Where no row of the file has the text that it had, its text was changed.
                 if had := same or (others[0] if key not in there else 0):
                     chosen = _one(had, "train" if role == UNMARKED else role)
-                    found[chosen] += 1
+                    counts[chosen] += 1
                     done[chosen].append(clip)
                 elif role == UNMARKED:
                     unmarked += 1
@@ -184,7 +184,7 @@ class KeptSplits:
                 f"data={config.data!r}: has none of the {self.sizes['validation']:,} validation clips that "
                 f"splits={self.path!r} names; bring the data back, or set splits=null to make new splits"
             )
-        notes = self._notes(found, len(done["train"]) - found["train"], len(out))
+        notes = self._notes(counts, len(done["train"]) - counts["train"], len(out))
         if unmarked:
             notes.append(f"{unmarked:,} new clips without a split, or of a second name of one, are not used")
         return {role: clips for role, clips in done.items() if clips or role == "train"}, out, notes

@@ -112,14 +112,14 @@ def make_labels(
             for text, kind in zip(map(str, some), kinds, strict=True)
         ]
         # `<|endoftext|>` in a text is text, not the end.
-        found = processor.tokenizer(targets, split_special_tokens=True).input_ids
-        for ids, kind in zip(found, kinds, strict=True) if prefixes != [usual] else ():
+        encoded = processor.tokenizer(targets, split_special_tokens=True).input_ids
+        for ids, kind in zip(encoded, kinds, strict=True) if prefixes != [usual] else ():
             ids[: len(usual)] = prefixes[kind]
-        lengths = np.fromiter(map(len, found), np.int64)
+        lengths = np.fromiter(map(len, encoded), np.int64)
         fits = np.flatnonzero(lengths <= longest)
         rows.append((start + fits).astype(np.int32))
         tokens.append(
-            np.fromiter(itertools.chain.from_iterable(found[row] for row in fits.tolist()), np.int32)
+            np.fromiter(itertools.chain.from_iterable(encoded[row] for row in fits.tolist()), np.int32)
         )
         all_lengths.append(lengths[fits])
         drops += [

@@ -135,8 +135,8 @@ class PreparedSplit:
 
     def labels(self, i: int) -> list[int]:
         """Token ids of clip `i`: start, language, task, no-timestamps token, the text, end token."""
-        found: list[int] = self.all_labels.of(i).tolist()
-        return found
+        ids: list[int] = self.all_labels.of(i).tolist()
+        return ids
 
     def text(self, i: int) -> str:
         """The transcript as the data set has it: the reference of the orthographic WER."""
@@ -166,8 +166,8 @@ class PreparedSplit:
 
     def origin(self, i: int) -> Origin:
         """Source, language and task of clip `i`, as far as they are its own."""
-        found: Origin = self._get("origin", i)
-        return found
+        kind: Origin = self._get("origin", i)
+        return kind
 
     @property
     def origins(self) -> Origins:
@@ -190,8 +190,8 @@ class PreparedSplit:
 
         origins = self.origins
         of_kinds = [given.get(kind.source, kind.weight) for kind in origins.kinds]
-        found: np.ndarray = np.array(of_kinds)[origins.numbers]
-        return None if (found == 1).all() else found
+        weights: np.ndarray = np.array(of_kinds)[origins.numbers]
+        return None if (weights == 1).all() else weights
 
     def n_tokens(self, i: int) -> int:
         return int(self.all_labels.offsets[i + 1] - self.all_labels.offsets[i])

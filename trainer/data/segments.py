@@ -132,8 +132,8 @@ def _joined_clips(
         window = window_seconds(load_processor(config).feature_extractor) if window is None else window
         most = min(most, window)
     chosen = [name for name in (config.language_column, config.task_column) if name in table.columns]
-    found = [named(names, table.columns) for names in (SPEAKER_NAMES, LANGUAGE_NAMES)]
-    same = [table.columns[name] for name in (*chosen, *found) if name is not None]
+    columns = [named(names, table.columns) for names in (SPEAKER_NAMES, LANGUAGE_NAMES)]
+    same = [table.columns[name] for name in (*chosen, *columns) if name is not None]
     files: dict[str, list[int]] = {}
     for row, value in enumerate(table.columns[audio]):
         files.setdefault(audio_path(value), []).append(row)
@@ -177,16 +177,16 @@ def _time_columns(config: TrainConfig, table: Table) -> tuple[str, str] | None:
     """
     columns, origin = table.columns, table.origin
     names = [part.strip() for part in str(config.segment_columns).split(",")]
-    if (found := _both(names, columns)) is not None:
-        return found
+    if (pair := _both(names, columns)) is not None:
+        return pair
     if config.segment_columns != TrainConfig.segment_columns:
         missing = next(name for name in names if named([name.lower()], columns) is None)
         raise DataError(
             f"segment_columns={config.segment_columns!r}: no column {missing!r} in {origin}; it has "
             f"{', '.join(columns)}"
         )
-    if (found := _both(_LENGTH_COLUMNS, columns)) is not None:
-        return found
+    if (pair := _both(_LENGTH_COLUMNS, columns)) is not None:
+        return pair
     other = next(filter(None, (_both(names, columns) for names in _OTHER_COLUMNS)), None)
     if other is not None:
         raise DataError(
@@ -198,8 +198,8 @@ def _time_columns(config: TrainConfig, table: Table) -> tuple[str, str] | None:
 
 
 def _both(names: Sequence[str], columns: Iterable[str]) -> tuple[str, str] | None:
-    found = [named([name.lower()], columns) for name in names]
-    return (found[0], found[1]) if found[0] is not None and found[1] is not None else None
+    pair = [named([name.lower()], columns) for name in names]
+    return (pair[0], pair[1]) if pair[0] is not None and pair[1] is not None else None
 
 
 def _find_spans(config: TrainConfig, table: Table, audio: str) -> list[Span] | None:
@@ -209,8 +209,8 @@ def _find_spans(config: TrainConfig, table: Table, audio: str) -> list[Span] | N
     cells, names, pairs = table.columns[audio], ("start_time", "end_time"), list[Sequence[Any]]()
     if any(isinstance(cell, Mapping) and _both(names, cell) for cell in cells):
         pairs = [[cell.get(name) if isinstance(cell, Mapping) else None for name in names] for cell in cells]
-    elif (found := _time_columns(config, table)) is not None:
-        names, pairs = found, list(zip(*(table.columns[name] for name in found), strict=True))
+    elif (columns := _time_columns(config, table)) is not None:
+        names, pairs = columns, list(zip(*(table.columns[name] for name in columns), strict=True))
     else:
         return None
     spans = []

@@ -90,9 +90,9 @@ def _read_path(path: Path, config: TrainConfig) -> Found:
 
 def _read_folder(folder: Path, config: TrainConfig) -> Found:
     for find in (_saved, _common_voice, _named_files, _split_folders, _kaldi, find_recordings, _only_table):
-        found = find(folder, config)
-        if found is not None:
-            return found
+        tables = find(folder, config)
+        if tables is not None:
+            return tables
     if (annotations := next(iter(sorted(folder.rglob("*.eaf"))), None)) is not None:
         raise DataError(
             f"{annotations}: is a file of ELAN; export it there as subtitles (File, Export As, Subtitles Text), as "
@@ -178,8 +178,8 @@ def _named_files(folder: Path, config: TrainConfig) -> Found | None:
         return {"": metadata["metadata"]}, []
     names = [name for aliases in SPLIT_ALIASES.values() for name in aliases]
     bases = (folder, folder / "clips")
-    found = _manifests(folder, names) or _manifests(folder / "data", names, bases)
-    return (found, []) if found else None
+    manifests = _manifests(folder, names) or _manifests(folder / "data", names, bases)
+    return (manifests, []) if manifests else None
 
 
 def _manifests(folder: Path, names: Collection[str], bases: tuple[Path, ...] = ()) -> dict[str, list[Table]]:
@@ -188,12 +188,12 @@ def _manifests(folder: Path, names: Collection[str], bases: tuple[Path, ...] = (
     Raises:
         DataError: one is there in several formats, which have not as many rows.
     """
-    found: dict[str, dict[str, list[Table]]] = {}
+    by_name: dict[str, dict[str, list[Table]]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         name, suffix = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem).lower(), path.suffix.lower()
         if suffix in MANIFEST_SUFFIXES and name in names:
-            found.setdefault(name, {}).setdefault(suffix, []).append(read_manifest(path, bases=bases))
-    return {name: _one_of(formats) for name, formats in found.items()}
+            by_name.setdefault(name, {}).setdefault(suffix, []).append(read_manifest(path, bases=bases))
+    return {name: _one_of(formats) for name, formats in by_name.items()}
 
 
 def _one_of(formats: Mapping[str, Sequence[Table]]) -> list[Table]:

@@ -77,12 +77,12 @@ def load_split(config: TrainConfig, split: str, origin: Origin = PLAIN) -> Split
     if role is not None and (split not in parts or names.get(role) == split):
         split = role
     if split in SPLIT_ALIASES and (config.splits is not None or names.get("train") in parts):
-        found = _as_in_training(config, split)
+        made = _as_in_training(config, split)
         if names.get(split) not in parts and config.splits is None:
-            found.notes.append(
+            made.notes.append(
                 f"measured on the {split} split that a search on this data makes; --split {ALL} takes every clip"
             )
-        return found
+        return made
     name = split if split in parts else names.get(split)
     if split != ALL and name not in parts:
         there = ", ".join(name or "(no name)" for name in parts)
@@ -126,14 +126,14 @@ def load_untrained(config: TrainConfig, origin: Origin = PLAIN) -> SplitClips:
     """
     if is_mix(config.data):
         mix = read_mix(config.data)
-        found = [load_untrained(mix.config(source, config), origin_of(source)) for source in mix.sources]
+        untrained = [load_untrained(mix.config(source, config), origin_of(source)) for source in mix.sources]
         notes = [
             note
-            for one, source in zip(found, mix.sources, strict=True)
+            for one, source in zip(untrained, mix.sources, strict=True)
             for note in name_source(source.name, one.notes)
         ]
-        name = found[0].name if len({one.name for one in found}) == 1 else ALL
-        return SplitClips(name, [clip for one in found for clip in one.clips], notes)
+        name = untrained[0].name if len({one.name for one in untrained}) == 1 else ALL
+        return SplitClips(name, [clip for one in untrained for clip in one.clips], notes)
     tables, notes = read_source(config)
     parts = divide_by_split(config, tables)
     names = (split_of_role(config, role, parts) for role in ("validation", "test"))
@@ -192,8 +192,8 @@ class SplitData:
     @property
     def rows(self) -> list[int]:
         """Position in the source of each usable clip."""
-        found: list[int] = self.prepared.index["position"][self.prepared.all_labels.rows].tolist()
-        return found
+        positions: list[int] = self.prepared.index["position"][self.prepared.all_labels.rows].tolist()
+        return positions
 
     def __len__(self) -> int:
         return len(self.prepared)
@@ -209,10 +209,10 @@ class SplitData:
             ModelError: the model cannot be found, or hears a window of another length and so other clips.
         """
         labels = self.prepared.all_labels
-        found = find_features(config, self.source.table, on_progress).splits[_ROLE]
-        other = dataclasses.replace(found, all_labels=labels)
+        features = find_features(config, self.source.table, on_progress).splits[_ROLE]
+        other = dataclasses.replace(features, all_labels=labels)
         mine = [(self.prepared.name(row), self.prepared.text(row)) for row in range(len(self))]
-        if len(found.index["name"]) <= labels.rows.max() or mine != [
+        if len(features.index["name"]) <= labels.rows.max() or mine != [
             (other.name(row), other.text(row)) for row in range(len(self))
         ]:
             raise ModelError(

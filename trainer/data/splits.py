@@ -29,22 +29,22 @@ def find_splits(config: TrainConfig, names: Iterable[str]) -> dict[str, str]:
         ConfigError: one split would be both.
     """
     there = list(names)
-    found: dict[str, str] = {}
+    roles: dict[str, str] = {}
     for role in SPLIT_ALIASES:
         wanted, name = str(getattr(config, f"{role}_split")), split_of_role(config, role, there)
         if name is not None:
-            found[role] = name
+            roles[role] = name
         elif (role == "train" and config.splits is None) or wanted != role:
             shown = some([name or "(no name)" for name in there])
             raise DataError(
                 f"data={config.data!r}: no split {wanted!r}; it has {shown}; set {role}_split to one of them"
             )
     for first, second in (("train", "validation"), ("train", "test"), ("validation", "test")):
-        if first in found and found.get(second) == found[first]:
+        if first in roles and roles.get(second) == roles[first]:
             raise ConfigError(
-                f"{first}_split and {second}_split are both {found[first]!r}; give different splits"
+                f"{first}_split and {second}_split are both {roles[first]!r}; give different splits"
             )
-    return found
+    return roles
 
 
 def split_of_role(config: TrainConfig, role: str, names: Collection[str]) -> str | None:

@@ -78,7 +78,7 @@ def prepare_target(
 
 def _without_punctuation(text: str) -> str:
     kept = []
-    signs = {found.start() for found in MINUS.finditer(text)}
+    signs = {match.start() for match in MINUS.finditer(text)}
     for position, char in enumerate(text):
         if not _is_punctuation(char) or position in signs:
             kept.append(char)

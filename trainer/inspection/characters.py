@@ -132,8 +132,8 @@ def _decoded(word: str) -> str | None:
 
 def _first(text: str, pattern: re.Pattern[str], kinds: Mapping[str, str]) -> str | None:
     """What the first character is that matches, with the word that it is in."""
-    found = pattern.search(text)
-    return found and f"{kinds[found.group()]} {_named(found.group())} in {_word_at(text, found.start())!r}"
+    match = pattern.search(text)
+    return match and f"{kinds[match.group()]} {_named(match.group())} in {_word_at(text, match.start())!r}"
 
 
 def _mixed_up(word: str, mains: frozenset[str]) -> str | None:
@@ -151,9 +151,9 @@ def _mixed_up(word: str, mains: frozenset[str]) -> str | None:
 
 def _decomposed(text: str) -> str | None:
     """A letter and its accent as two characters, where Unicode has one for both."""
-    for found in _ACCENT.finditer(text, 1):
-        if len(unicodedata.normalize("NFC", text[found.start() - 1 : found.end()])) == 1:
-            return f"letter and accent apart, {_named(found.group())}, in {_word_at(text, found.start())!r}"
+    for match in _ACCENT.finditer(text, 1):
+        if len(unicodedata.normalize("NFC", text[match.start() - 1 : match.end()])) == 1:
+            return f"letter and accent apart, {_named(match.group())}, in {_word_at(text, match.start())!r}"
     return None
 
 

@@ -77,10 +77,10 @@ def _why_silent(sound: Sound) -> str:
 def _longest_silence(sound: Sound) -> tuple[float, str]:
     """Seconds and where, of the longest silence that is too long."""
     ends = ((sound.lead, "before the first sound"), (sound.tail, "after the last sound"))
-    found = [(seconds, where) for seconds, where in ends if seconds >= _EDGE]
+    silences = [(seconds, where) for seconds, where in ends if seconds >= _EDGE]
     if sound.pause >= _PAUSE:
-        found.append((sound.pause, "in between"))
-    return max(found, default=(0.0, ""))
+        silences.append((sound.pause, "in between"))
+    return max(silences, default=(0.0, ""))
 
 
 def find_copies(entries: Sequence[Entry]) -> list[Finding]:
@@ -88,7 +88,7 @@ def find_copies(entries: Sequence[Entry]) -> list[Finding]:
 
     Silence is like other silence, and no copy.
     """
-    found: dict[str, list[tuple[Entry, str]]] = {}
+    by_kind: dict[str, list[tuple[Entry, str]]] = {}
     for group in grouped(speech(entries), lambda pair: pair[1].digest).values():
         copies = [entry for entry, _ in group]
         splits, texts = {entry.split for entry in copies}, {entry.key for entry in copies}
@@ -98,8 +98,8 @@ def find_copies(entries: Sequence[Entry]) -> list[Finding]:
             other = next((one for one in others if one.split != entry.split), others[0])
             detail = f"the same audio as {other.name} ({other.split}), here {shorten(entry.text, 40)!r}"
             for kind in kinds or ["same_audio"]:
-                found.setdefault(kind, []).append((entry, detail))
-    return [finding for kind, suspects in found.items() for finding in make_finding(kind, suspects)]
+                by_kind.setdefault(kind, []).append((entry, detail))
+    return [finding for kind, suspects in by_kind.items() for finding in make_finding(kind, suspects)]
 
 
 def find_misfitting(groups: Groups) -> tuple[dict[str, float], list[Finding]]:
@@ -115,7 +115,7 @@ def find_misfitting(groups: Groups) -> tuple[dict[str, float], list[Finding]]:
 
 def find_in_texts(groups: Groups, on_progress: Callable[[int, int], None]) -> list[Finding]:
     """What there is to say about the texts as such; what is told of one is not told again in other words."""
-    marked, foreign, odd, found = [], dict[Entry, str](), list[tuple[Entry, str]](), list[Finding]()
+    marked, foreign, odd, findings = [], dict[Entry, str](), list[tuple[Entry, str]](), list[Finding]()
     for done, (code, entries) in enumerate(groups.items(), start=1):
         marked += [
             (one, f"{piece!r} in {shorten(one.text)!r}") for one in entries if (piece := markup(one.text))
@@ -125,10 +125,10 @@ def find_in_texts(groups: Groups, on_progress: Callable[[int, int], None]) -> li
         odd += [pair for pair in odd_entries(entries) if pair[0] not in others]
         if mostly is not None:
             names = {"found": language_name(mostly), "named": language_name(code)}
-            found += make_finding("language_setting", None, **names)
+            findings += make_finding("language_setting", None, **names)
         on_progress(done, len(groups))
     return [
-        *found,
+        *findings,
         *make_finding("markup", marked),
         *make_finding("other_language", foreign.items()),
         *make_finding("odd_characters", odd),
@@ -140,15 +140,15 @@ def _other_languages(code: str, entries: Sequence[Entry]) -> tuple[str | None, d
     texts = [entry.text for entry in entries]
     mostly, others = detect_languages(texts, code)
     rest, mains = language_name(mostly or code), main_scripts(texts)
-    found = {}
+    details = {}
     for at, other in others:
         looks = "like nonsense" if other == "zxx" else language_name(other)
-        found[entries[at]] = f"looks {looks}, not {rest}: {shorten(texts[at])!r}"
+        details[entries[at]] = f"looks {looks}, not {rest}: {shorten(texts[at])!r}"
     for entry in entries:
         if (name := foreign_script(entry.text, mains)) is not None:
             usual = " and ".join(sorted(mains))
-            found[entry] = f"{name} letters, where the others have {usual}: {shorten(entry.text)!r}"
-    return mostly, found
+            details[entry] = f"{name} letters, where the others have {usual}: {shorten(entry.text)!r}"
+    return mostly, details
 
 
 def odd_entries(entries: Sequence[Entry]) -> Iterable[tuple[Entry, str]]:

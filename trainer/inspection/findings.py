@@ -104,11 +104,11 @@ def make_finding(kind: str, suspects: Iterable[tuple[Any, str]] | None, **values
         values: what stands in the title and the advice.
     """
     title, advice = _KINDS[kind]
-    found = [Suspect(clip.split, clip.name, detail) for clip, detail in suspects or ()]
-    if suspects is not None and not found:
+    clips = [Suspect(clip.split, clip.name, detail) for clip, detail in suspects or ()]
+    if suspects is not None and not clips:
         return []
-    values["clips"] = "1 clip" if len(found) == 1 else f"{len(found):,} clips"
-    return [Finding(kind, title.format(**values), advice.format(**values), found)]
+    values["clips"] = "1 clip" if len(clips) == 1 else f"{len(clips):,} clips"
+    return [Finding(kind, title.format(**values), advice.format(**values), clips)]
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:

@@ -201,14 +201,14 @@ def quantiles(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
         "level_dbfs": (sound.loud for sound in every),
         "silence_at_the_ends": (sound.lead + sound.tail for sound in every),
     }
-    found = {}
+    spread = {}
     for name, values in measures.items():
         if ordered := sorted(values):
             last = len(ordered) - 1
-            found[name] = {
+            spread[name] = {
                 quantile: ordered[min(last, int(share * len(ordered)))] for quantile, share in SHARES.items()
             }
-    return found
+    return spread
 
 
 def quick_look(splits: Mapping[str, PreparedSplit]) -> list[Finding]:
@@ -217,9 +217,9 @@ def quick_look(splits: Mapping[str, PreparedSplit]) -> list[Finding]:
     It takes a few seconds for 100,000 clips.
     """
     clips = [
-        (Entry(split, Clip(found.name(i), found.text(i)), ""), found.seconds(i))
-        for split, found in splits.items()
-        for i in range(len(found))
+        (Entry(split, Clip(prepared.name(i), prepared.text(i)), ""), prepared.seconds(i))
+        for split, prepared in splits.items()
+        for i in range(len(prepared))
     ]
     entries = [entry for entry, _ in clips]
     return ranked(

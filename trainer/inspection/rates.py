@@ -52,8 +52,8 @@ def find_misfits(
         deviations = max(_Z, float(np.sqrt(2 * np.log(len(lengths)))))
         limit = max(deviations * 1.4826 * float(np.median(distance)), np.log(ratio))
         far |= (distance > limit) & (np.abs(lengths - usual_seconds(rate, letters)) > _SECONDS)
-    found = np.flatnonzero(far)
-    return rate, found[np.argsort(-distance[found], kind="stable")].tolist()
+    misfits = np.flatnonzero(far)
+    return rate, misfits[np.argsort(-distance[misfits], kind="stable")].tolist()
 
 
 def misfitting(

@@ -62,8 +62,8 @@ def count_words(texts: Iterable[str]) -> tuple[int, str]:
 
 def markup(text: str) -> str | None:
     """The first piece of a text that nobody speaks: tags, entities, addresses, remarks of the transcriber."""
-    found = _MARKUP.search(text)
-    return found.group() if found else None
+    match = _MARKUP.search(text)
+    return match.group() if match else None
 
 
 def shorten(text: str, limit: int = 60) -> str:

@@ -77,8 +77,8 @@ def adapter_state(model: Any, state: Mapping[str, torch.Tensor] | None = None) -
     from peft import get_peft_model_state_dict
 
     # Without the look at the hub for whether the embeddings have changed, which are never trained here.
-    found = get_peft_model_state_dict(model, state_dict=state, save_embedding_layers=False)
-    return {f"{_PREFIX}{name}": tensor for name, tensor in found.items()}
+    tensors = get_peft_model_state_dict(model, state_dict=state, save_embedding_layers=False)
+    return {f"{_PREFIX}{name}": tensor for name, tensor in tensors.items()}
 
 
 def write_adapter(model: Any, folder: Path, state: Mapping[str, torch.Tensor] | None = None) -> None:

@@ -85,15 +85,15 @@ class GreedyDecoder:
         never = torch.tensor(_as_list(generation.suppress_tokens), dtype=torch.long, device=device)
         not_first = torch.tensor(_as_list(generation.begin_suppress_tokens), dtype=torch.long, device=device)
         pad = int(generation.pad_token_id)
-        found = torch.full((len(encoded), max_length), pad, device=device)
-        found[:, :first] = begins
+        transcripts = torch.full((len(encoded), max_length), pad, device=device)
+        transcripts[:, :first] = begins
         positions = torch.arange(max_length, device=device)
         clips = torch.arange(len(encoded), device=device)
         ended = torch.zeros(len(encoded), dtype=torch.bool, device=device)
         length: torch.Tensor | int = first
         look_every = _LOOK_EVERY if self._on_gpu else 1
         caches = self._caches = self._encoder_caches(encoded, max_length)
-        tokens, begin = found[:, :first], 0
+        tokens, begin = transcripts[:, :first], 0
         for position in range(first, max_length):
             scores = _scores(self._model, caches, tokens, positions[begin:position], position)
             scores.index_fill_(1, never, -torch.inf)
@@ -102,7 +102,7 @@ class GreedyDecoder:
             chosen = scores.argmax(-1)
             if self._on_gpu:
                 chosen.masked_fill_(ended, pad)
-            found[clips, position] = chosen
+            transcripts[clips, position] = chosen
             length = length + (~ended.all() if self._on_gpu else 1)
             ended |= torch.isin(chosen, ends)
             if (position - first) % look_every == look_every - 1:
@@ -113,7 +113,7 @@ class GreedyDecoder:
                     kept = torch.tensor(rows, device=device)
                     clips, chosen, ended = clips[kept], chosen[kept], ended[kept]
             tokens, begin = chosen[:, None], position
-        return found[:, : int(length)]
+        return transcripts[:, : int(length)]
 
     def _encoder_caches(self, encoded: torch.Tensor, max_length: int) -> _Caches:
         """Caches with keys and values of the encoder's output: those of the batch before, where these fit in."""

@@ -221,7 +221,7 @@ def _load_weights(model: str, config: WhisperConfig) -> WhisperForConditionalGen
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        loaded, found = load_part(
+        loaded, info = load_part(
             WhisperForConditionalGeneration,
             model,
             "weights",
@@ -235,8 +235,8 @@ def _load_weights(model: str, config: WhisperConfig) -> WhisperForConditionalGen
         logging.set_verbosity(verbosity)
     unfit = [
         f"{name} has the shape {tuple(has)} and needs {tuple(needs)}"
-        for name, has, needs in sorted(found["mismatched_keys"])
-    ] + [f"{name} is missing" for name in sorted(found["missing_keys"])]
+        for name, has, needs in sorted(info["mismatched_keys"])
+    ] + [f"{name} is missing" for name in sorted(info["missing_keys"])]
     if unfit:
         others = f" ({len(unfit) - 1} more do not fit)" if len(unfit) > 1 else ""
         raise ModelError(

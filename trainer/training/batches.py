@@ -143,15 +143,15 @@ class BatchPlan:
         if self.weights is None:
             return epoch * self.n_clips + generator.permutation(self.n_clips)
         most = math.ceil(self.weights.max())
-        found = []
+        parts = []
         for weight in np.unique(self.weights):  # clips of one weight share what is left of it
             clips = np.flatnonzero(self.weights == weight)
             whole = int(weight)
             extra = (weight - whole) * len(clips)
             drawn = int(extra) + (generator.random() < extra - int(extra))
             passes = [clips] * whole + [generator.choice(clips, drawn, replace=False)]
-            found += [(epoch * most + number) * self.n_clips + some for number, some in enumerate(passes)]
-        return generator.permutation(np.concatenate(found))
+            parts += [(epoch * most + number) * self.n_clips + some for number, some in enumerate(passes)]
+        return generator.permutation(np.concatenate(parts))
 
     def _lengths(self, samples: np.ndarray) -> np.ndarray:
         """Feature frames of each sample; 0 where they are unknown."""
@@ -184,12 +184,12 @@ class BatchPlan:
             order = (
                 np.random.default_rng([self.seed, pool.start, _POOL_STEPS]).permutation(len(sizes)).tolist()
             )
-        found: dict[int, np.ndarray] = {}
+        by_step: dict[int, np.ndarray] = {}
         taken = 0
         for step in order:
-            found[step] = positions[taken : taken + sizes[step]]
+            by_step[step] = positions[taken : taken + sizes[step]]
             taken += sizes[step]
-        return (found[step] for step in range(len(sizes)))
+        return (by_step[step] for step in range(len(sizes)))
 
 
 class PlannedBatches:
@@ -223,13 +223,13 @@ def evaluation_batches(
     same window, so that what is written for a clip depends on no other. All workers have equally many batches of
     the same sizes, for which some clips are in two; the evaluation counts each once, as clips carry their numbers.
     """
-    found = []
+    batches = []
     for frames in sorted({window(clip) for clip in clips}, reverse=True):
         alike = sorted((clip for clip in clips if window(clip) == frames), key=n_tokens, reverse=True)
         alike += alike[-1:] * (-len(alike) % workers)
         for first in range(0, len(alike), size * workers):
-            found.append(alike[first + worker : first + size * workers : workers])
-    return found
+            batches.append(alike[first + worker : first + size * workers : workers])
+    return batches
 
 
 def plan_points(

@@ -118,10 +118,10 @@ class ReportingCallback(TrainerCallback):
         **kwargs: Any,
     ) -> TrainerControl:
         """Tell of an evaluation, have its checkpoint saved, and end the training where that was decided."""
-        found = {name.removeprefix("eval_"): float(value) for name, value in (metrics or {}).items()}
-        names = [name for name in RATES if name in found]
-        rates = {**{name: found[name] for name in names}, "eval_loss": found["loss"]}
-        rates |= {name: rate for name, rate in found.items() if is_of_source(name)}
+        measured = {name.removeprefix("eval_"): float(value) for name, value in (metrics or {}).items()}
+        names = [name for name in RATES if name in measured]
+        rates = {**{name: measured[name] for name in names}, "eval_loss": measured["loss"]}
+        rates |= {name: rate for name, rate in measured.items() if is_of_source(name)}
         row = {
             **self.position(state.global_step),
             **self._logged,

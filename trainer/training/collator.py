@@ -93,10 +93,10 @@ class WhisperCollator:
 
     def _features(self, planned: list[PlannedClip]) -> tuple[Sequence[np.ndarray], Sequence[float]]:
         if self.augmented is not None:
-            found = [self.augmented.features(each.epoch, each.clip) for each in planned]
+            pairs = [self.augmented.features(each.epoch, each.clip) for each in planned]
         else:
-            found = [(self.split.features(each.clip), self.split.fill(each.clip)) for each in planned]
-        features, fills = zip(*found, strict=True)
+            pairs = [(self.split.features(each.clip), self.split.fill(each.clip)) for each in planned]
+        features, fills = zip(*pairs, strict=True)
         return features, fills
 
     def window(self, clip: int) -> int:

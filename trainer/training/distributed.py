@@ -90,9 +90,9 @@ def any_of(arguments: TrainingArguments, value: bool) -> bool:
         return value
     import torch
 
-    found = torch.tensor(int(value), device=arguments.device)
-    torch.distributed.all_reduce(found, op=torch.distributed.ReduceOp.MAX)
-    return bool(found)
+    any_true = torch.tensor(int(value), device=arguments.device)
+    torch.distributed.all_reduce(any_true, op=torch.distributed.ReduceOp.MAX)
+    return bool(any_true)
 
 
 def _wait_for_group() -> None:
@@ -142,8 +142,8 @@ def private_folder(path: Path) -> None:
     try:
         path.mkdir(mode=0o700, parents=True)
     except FileExistsError:
-        found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
             raise ConfigError(
                 f"{path}: is there already, and not as a folder that is yours alone (mode 700); remove it, or set "
                 "TMPDIR to a folder of your own"

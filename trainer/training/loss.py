@@ -109,11 +109,11 @@ def clip_cross_entropy(
     if not is_large(labels, projection.out_features):
         scores = projection(states).float().transpose(1, 2)
         return functional.cross_entropy(scores, labels, ignore_index=IGNORED, reduction="none").sum(-1)
-    found = [
+    losses = [
         functional.cross_entropy(projection(some).float(), targets, ignore_index=IGNORED, reduction="none")
         for some, targets in _cut(projection.out_features, states.flatten(0, 1), labels.flatten())
     ]
-    return torch.cat(found).view(labels.shape).sum(-1)
+    return torch.cat(losses).view(labels.shape).sum(-1)
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):

@@ -138,11 +138,11 @@ class StreamedSplit:
         if self._clips is None or (positions and positions[0] < self._next):
             self._start()
         assert self._clips is not None
-        found = []
+        clips = []
         for position in positions:
-            found.append(next(itertools.islice(self._clips, position - self._next, None)))
+            clips.append(next(itertools.islice(self._clips, position - self._next, None)))
             self._next = position + 1
-        return found
+        return clips
 
     def _start(self) -> None:
         config = self._config

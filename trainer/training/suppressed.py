@@ -44,9 +44,9 @@ def allow_label_tokens(
     taken = set[int]()
     for name, allowed in (("suppress_tokens", taught), ("begin_suppress_tokens", first[first <= end])):
         listed = getattr(generation, name, None) or []
-        if found := set(allowed.tolist()).intersection(listed):
-            setattr(generation, name, [token for token in listed if token not in found])
-            taken |= found
+        if both := set(allowed.tolist()).intersection(listed):
+            setattr(generation, name, [token for token in listed if token not in both])
+            taken |= both
     return sorted(taken)
 
 

@@ -184,9 +184,9 @@ class WhisperTrainer(SavingTrainer):
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """On the device, features as wide as the weights."""
-        found: dict[str, Any] = super()._prepare_inputs(inputs)
-        found["input_features"] = found["input_features"].to(self.model.dtype)
-        return found
+        prepared: dict[str, Any] = super()._prepare_inputs(inputs)
+        prepared["input_features"] = prepared["input_features"].to(self.model.dtype)
+        return prepared
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -260,9 +260,9 @@ class WhisperTrainer(SavingTrainer):
 
     def _measure(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids and summed cross entropy of each clip, of as many at a time as there is memory for."""
-        found, finite = [], True
+        parts, finite = [], True
         try:
-            found = self._batch_size.in_parts(
+            parts = self._batch_size.in_parts(
                 len(inputs["labels"]),
                 lambda part: self._measure_at_once({name: value[part] for name, value in inputs.items()}),
                 self._greedy.forget,
@@ -274,7 +274,7 @@ class WhisperTrainer(SavingTrainer):
                 f"model={self._model_name!r}: its loss in the evaluation is no finite number; "
                 "take another model, or precision=fp32"
             )
-        return torch.cat([tokens for tokens, _ in found]), torch.cat([losses for _, losses in found])
+        return torch.cat([tokens for tokens, _ in parts]), torch.cat([losses for _, losses in parts])
 
     def _measure_at_once(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids (B, most tokens of the model) and summed cross entropy (B,) of a batch."""

@@ -40,20 +40,20 @@ def find_recordings(given: Sequence[Path]) -> dict[Path, Path]:
     Raises:
         DataError: a path is not there, or a folder holds no audio.
     """
-    found: dict[Path, Path] = {}
+    recordings: dict[Path, Path] = {}
     for path in given:
         if not path.exists():
             raise DataError(f"{path}: no such file or folder")
         if not path.is_dir():
-            found.setdefault(path, Path(path.name))
+            recordings.setdefault(path, Path(path.name))
             continue
         audio = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in AUDIO_SUFFIXES]
         files = [file for file in audio if file.name[0] != "."]
         if not files:
             raise DataError(f"{path}: has no audio file in it; looked for {', '.join(AUDIO_SUFFIXES)}")
         for file in files:
-            found.setdefault(file, file.relative_to(path))
-    return found
+            recordings.setdefault(file, file.relative_to(path))
+    return recordings
 
 
 def read_recording(path: Path, channel: int | None = None) -> tuple[np.ndarray, AudioFile]:

@@ -237,7 +237,7 @@ def open_shards(config: TrainConfig) -> tuple[dict[str, Shards], list[str]]:
             builder = load_dataset_builder(kind, data_files=files, **options)
     else:
         builder, notes = load_hub_dataset(config, load_dataset_builder)
-    found = {}
+    shards = {}
     with stream_errors(config):
         for name, streamed in builder.as_streaming_dataset().items():
             dataset = streamed
@@ -249,8 +249,8 @@ def open_shards(config: TrainConfig) -> tuple[dict[str, Shards], list[str]]:
             urls = (builder.config.data_files or {}).get(name, ())
             opening = options.get("storage_options", {})
             version = json.dumps(getattr(urls, "origin_metadata", ()))
-            found[str(name)] = Shards(config.data, dataset, _sizes(urls, opening), version, opening)
-    return found, notes
+            shards[str(name)] = Shards(config.data, dataset, _sizes(urls, opening), version, opening)
+    return shards, notes
 
 
 @contextlib.contextmanager

@@ -74,8 +74,8 @@ def _find_separator(text: str) -> str:
     `csv.Sniffer` goes by the frequency of characters, and so takes letters, spaces and commas of sentences.
     """
     first = text.split("\n", 1)[0]
-    found = sorted((separator for separator in _SEPARATORS if separator in first), key=first.index)
-    return max(found, key=lambda separator: _even_rows(text, separator), default=",")
+    candidates = sorted((separator for separator in _SEPARATORS if separator in first), key=first.index)
+    return max(candidates, key=lambda separator: _even_rows(text, separator), default=",")
 
 
 def _even_rows(text: str, separator: str) -> float:
@@ -113,8 +113,8 @@ _QUOTED = r'"[^"]*(?:""[^"]*)*"'
 
 def _fields_with_quotes(text: str) -> Iterator[tuple[str, bool]]:
     """The fields of a TSV that begin with a quote, and whether each ends with one; one that does not is cut off."""
-    for found in re.finditer(rf'(?:^|(?<=[\t\n]))(?:({_QUOTED})(?=\t|\r?\n|\r?\Z)|"[^\t\n]*)', text):
-        yield found[0], found[1] is not None
+    for match in re.finditer(rf'(?:^|(?<=[\t\n]))(?:({_QUOTED})(?=\t|\r?\n|\r?\Z)|"[^\t\n]*)', text):
+        yield match[0], match[1] is not None
 
 
 def _all_even(text: str, *, quoted: bool) -> bool:

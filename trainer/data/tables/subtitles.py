@@ -52,12 +52,12 @@ def find_recordings(folder: Path, config: TrainConfig) -> tuple[dict[str, list[T
         DataError: subtitles are damaged, or none fits.
     """
     recordings, twins, texts = _files_below(folder)
-    found, alone = _pairs(recordings, texts)
+    pairs, alone = _pairs(recordings, texts)
     alone = [path for path in alone if path.suffix.lower() != PLAIN_TEXT]
-    if not found and not alone:
+    if not pairs and not alone:
         return None
     chosen = {
-        path: one for path, some in found.items() if (one := _of_language(config, path, some)) is not None
+        path: one for path, some in pairs.items() if (one := _of_language(config, path, some)) is not None
     }
     notes = []
     without = [path for path in recordings.values() if path not in chosen]
@@ -106,17 +106,17 @@ def _pairs(
     recordings: dict[Path, Path], texts: Sequence[Path]
 ) -> tuple[dict[Path, list[tuple[str, Path]]], list[Path]]:
     """Texts of each recording with the language in their names, and those that belong to none."""
-    found: dict[Path, list[tuple[str, Path]]] = {}
+    pairs: dict[Path, list[tuple[str, Path]]] = {}
     alone = []
     for path in texts:
         stem = path.with_suffix("")
         if stem in recordings:
-            found.setdefault(recordings[stem], []).append(("", path))
+            pairs.setdefault(recordings[stem], []).append(("", path))
         elif stem.suffix and (shorter := stem.with_suffix("")) in recordings:
-            found.setdefault(recordings[shorter], []).append((stem.suffix[1:], path))
+            pairs.setdefault(recordings[shorter], []).append((stem.suffix[1:], path))
         else:
             alone.append(path)
-    return found, alone
+    return pairs, alone
 
 
 def _of_language(config: TrainConfig, recording: Path, some: list[tuple[str, Path]]) -> Path | None:
@@ -158,7 +158,7 @@ def read_cues(path: Path, gap: str = " ") -> list[Cue]:
     vtt = lines[0].startswith("WEBVTT")
     first = next((at for at, line in enumerate(lines) if "-->" in line), 0)
     counted = vtt or lines[first - 1].strip().isdecimal()
-    found: list[tuple[float, float, list[str], int]] = []
+    raw: list[tuple[float, float, list[str], int]] = []
     number = 0
     while number < len(lines):
         number += 1
@@ -178,7 +178,7 @@ def read_cues(path: Path, gap: str = " ") -> list[Cue]:
         while number < len(lines) and "-->" not in lines[number] and (lines[number] or not vtt):
             texts.append(lines[number])
             number += 1
-        found.append(
+        raw.append(
             (
                 start,
                 end,
@@ -189,7 +189,7 @@ def read_cues(path: Path, gap: str = " ") -> list[Cue]:
             )
         )
     cues: list[Cue] = [
-        (start, end, gap.join(said), line) for start, end, said, line in _unrolled(found) if said
+        (start, end, gap.join(said), line) for start, end, said, line in _unrolled(raw) if said
     ]
     if not cues:
         raise DataError(f"{path}: has no cue with a text; give SubRip (.srt) or WebVTT (.vtt), or remove it")
