@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from demo_clips import demo_clips
+from make_data import write_manifest
 from transformers import WhisperForConditionalGeneration, WhisperProcessor
 from transformers.models.whisper.configuration_whisper import NON_SPEECH_TOKENS_MULTI
 
@@ -66,8 +68,21 @@ def decoding(model: Path) -> Decoding:
 
 @pytest.fixture(scope="module")
 def clips(decoding: Decoding) -> CheckClips:
-    """All of the demo's test split."""
-    return read_clips(TrainConfig(), decoding.window_seconds, "test", 1_000)
+    """Half of the demo's test split."""
+    return read_clips(TrainConfig(), decoding.window_seconds, "test", 48)
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder of data to check on: eight clips."""
+    folder = tmp_path_factory.mktemp("few")
+    for split, size in {"train": 2, "validation": 8}.items():
+        rows = []
+        for place, (samples, text) in enumerate(demo_clips(split)[:size]):
+            soundfile.write(folder / f"{split}{place}.wav", samples, SAMPLE_RATE)
+            rows.append({"file": f"{split}{place}.wav", "text": text})
+        write_manifest(folder / f"{split}.csv", rows)
+    return str(folder)
 
 
 @pytest.fixture(scope="module")
@@ -99,15 +114,15 @@ def test_the_runtime_hears_what_transformers_hears(
     name: str, checker: Checker, converted: Callable[..., Path]
 ) -> None:
     found = check(checker, converted(name), name)
-    assert (found.clips, found.words) == (96, 358)
+    assert found.clips == 48
     assert not found.problem
-    assert found.tolerance == pytest.approx(100 * 2 / 358), "two words, more than half a point"
+    assert found.tolerance == pytest.approx(100 * 2 / found.words), "two words, more than half a point"
     if name == "ctranslate2":
         settings = json.loads((converted(name) / "config.json").read_text())
         assert settings["alignment_heads"] == [[0, head] for head in range(4)]
         assert settings["lang_ids"] == list(range(END + 2, END + 102))
-    assert found.same >= 94  # one or two near ties
-    assert 60 < found.hf_rate < 70, "the untuned demo"
+    assert found.same >= 46  # one or two near ties
+    assert 55 < found.hf_rate < 75, "the untuned demo"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +137,7 @@ def test_smaller_weights_cost_little(
     exact = name != "ctranslate2" or "vnni" in Path("/proc/cpuinfo").read_text()
     assert found.tolerance == points
     assert abs(found.drift) <= found.tolerance + (1.5 if exact else 4.0), found
-    assert found.same >= (70 if exact else 55)
+    assert found.same >= (35 if exact else 27)
     small, large = (
         next(folder.glob("*.bin")).stat().st_size
         for folder in (converted(name, quantization), converted(name))
@@ -143,6 +158,7 @@ def test_transformers_4_reads_special_tokens_and_beams(model: Path) -> None:
     assert after.all_special_ids == before.all_special_ids
 
 
+@pytest.mark.occasional
 def test_a_model_with_whispers_own_vocabulary_is_prompted_in_its_language(
     shared_data: Path, tmp_path: Path
 ) -> None:
@@ -281,14 +297,14 @@ def test_a_missing_package_is_told_before_anything_starts(
 
 
 def test_a_drift_beyond_the_tolerance_is_an_error_and_leaves_nothing(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    model: Path, few: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wrong(folder: Path, decoding: Decoding, clips: list[Any]) -> Iterator[str]:
         return iter(["nothing that was said"] * len(clips))
 
     monkeypatch.setattr("trainer.conversion.ggml_format.transcribe", wrong)
     folder = Path(shutil.copytree(model, tmp_path / "model"))
-    words = ["--from-model", str(folder), "--data", "demo", "--quantization", "int8"]
+    words = ["--from-model", str(folder), "--data", few, "--quantization", "int8"]
     assert main(["export", *words, "--format", "ggml"]) == 1
     printed = capsys.readouterr()
     [error] = [line for line in printed.err.splitlines() if line.startswith("error: ")]
@@ -302,10 +318,10 @@ def test_a_drift_beyond_the_tolerance_is_an_error_and_leaves_nothing(
 
 
 def test_formats_are_added_to_an_exported_folder_once(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: Path, few: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(shutil.copytree(model, tmp_path / "model"))
-    words = ["export", "--from-model", str(folder), "--data", "demo", "--format", "ctranslate2"]
+    words = ["export", "--from-model", str(folder), "--data", few, "--format", "ctranslate2"]
     assert main(words) == 0
     assert (folder / "ctranslate2" / "model.bin").is_file()
     capsys.readouterr()
@@ -321,7 +337,7 @@ def test_formats_are_added_to_an_exported_folder_once(
 
 
 def test_a_format_that_fails_costs_nothing_else(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    model: Path, few: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a converter or a runtime raises."""
     from trainer.conversion import ctranslate2_format
@@ -330,7 +346,7 @@ def test_a_format_that_fails_costs_nothing_else(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(ctranslate2_format, "convert", full)
-    words = ["export", "--from-model", str(model), "--data", "demo", "--format", "ctranslate2"]
+    words = ["export", "--from-model", str(model), "--data", few, "--format", "ctranslate2"]
     assert main([*words, "--format", "ggml", "--output", str(tmp_path / "out")]) == 1
     told = capsys.readouterr().err.splitlines()
     assert told == ["error: ctranslate2: could not be made: OSError: [Errno 28] No space left on device"]
