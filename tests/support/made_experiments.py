@@ -61,7 +61,6 @@ def made_trial(
     stop: Stop | None = None,
     error: str | None = None,
     config: Mapping[str, Any] | None = None,
-    rungs: Sequence[int] = RUNGS,
 ) -> TrialRecord:
     """A trial with these WERs at the first rungs: completed with one at each, else stopped early at the last one.
 
@@ -72,21 +71,20 @@ def made_trial(
         stop: why it ended before its budget; ASHA's where it is not given.
         error: it failed with this.
         config: other settings, in place of those.
-        rungs: samples seen.
     """
     usual = {"learning_rate": rate, "warmup_ratio": warmup, "train_batch_size": batch}
     settings = dict(config or {**usual, "gradient_accumulation_steps": accumulation})
     record = TrialRecord(f"{number:03d}", settings)
-    for rung, wer in zip(rungs, wers, strict=False):
-        last = rung == rungs[-1]
+    for rung, wer in zip(RUNGS, wers, strict=False):
+        last = rung == RUNGS[-1]
         ended = None
-        if rung == rungs[len(wers) - 1] and not last and error is None:
+        if rung == RUNGS[len(wers) - 1] and not last and error is None:
             ended = stop or Stop("asha", rung, wer, wer - 1, 3)
         metrics = {"wer": wer, "cer": wer / 3, "samples_seen": rung, "epoch": rung / 800}
         record.add_evaluation({**metrics, "eval_loss": 0.2 + wer / 50, "finished": float(last)}, ended)
     if not wers and error is None:
-        ended = stop or Stop("diverged", rungs[0])
-        record.add_evaluation({"wer": float("nan"), "samples_seen": rungs[0]}, ended)
+        ended = stop or Stop("diverged", RUNGS[0])
+        record.add_evaluation({"wer": float("nan"), "samples_seen": RUNGS[0]}, ended)
     record.error = error
     record.end(
         "failed" if error is not None else ("interrupted" if record.outcome == "running" else record.outcome)
@@ -104,7 +102,6 @@ def write_experiment(
     asked: int | None = None,
     repeats: Mapping[str, Sequence[float]] | None = None,
     base_clips: bool = False,
-    validation: int = CLIPS,
     gpus: float = 1.0,
     drops: Sequence[Drop] = (),
     settings: Mapping[str, Any] | None = None,
@@ -123,7 +120,6 @@ def write_experiment(
         asked: trials that were asked for; as many as there are.
         repeats: finalists, with a WER for each seed.
         base_clips: whether the base model's errors by clip are kept.
-        validation: how many clips the WERs are measured on.
         gpus: what each trial holds; none is CPUs.
         drops: clips that could not be used.
         settings: as of `--set`.
@@ -146,12 +142,12 @@ def write_experiment(
     data = (
         _real_data(plan)
         if real_data
-        else Data(features_key="made", clips={"train": 800, "validation": validation, "test": CLIPS})
+        else Data(features_key="made", clips={"train": 800, "validation": CLIPS, "test": CLIPS})
     )
     prepared = _prepared(plan, data, _rates(baseline), drops, gpus)
     write_experiment_file(plan, prepared)
     if base_clips:
-        (plan.folder / "baseline_utterances.json").write_text(json.dumps(_clips(baseline, 99, validation)))
+        (plan.folder / "baseline_utterances.json").write_text(json.dumps(_clips(baseline, 99)))
     began = int(time.time()) - 3600.0 if began is None else began
     experiment = OpenExperiment(plan.experiment_folder)
     log, clock = experiment.log, _Clock(began)
@@ -161,7 +157,7 @@ def write_experiment(
         prepared,
     )
     for trial in trials:
-        _finish(plan, trial, validation)
+        _finish(plan, trial)
         _tell(log, clock, trial, opened=state != "finished" and trial is trials[-1])
     if state == "finished":
         log.append(TrialsOver())
@@ -238,7 +234,7 @@ def _rates(wer: float) -> dict[str, float]:
     }
 
 
-def _finish(plan: Plan, run: TrialRecord, validation: int = CLIPS) -> None:
+def _finish(plan: Plan, run: TrialRecord) -> None:
     """Time, batch and checkpoint as a real run has them."""
     batch = int(run.config.get("train_batch_size", 8))
     run.effective_batch = batch * int(run.config.get("gradient_accumulation_steps", 1))
@@ -250,9 +246,7 @@ def _finish(plan: Plan, run: TrialRecord, validation: int = CLIPS) -> None:
         checkpoint = plan.folder / run.checkpoint
         checkpoint.mkdir(parents=True, exist_ok=True)
         # As after the search: the weights are gone, what was measured is not.
-        (checkpoint / "utterances.json").write_text(
-            json.dumps(_clips(run.best_value, len(run.trial_id), validation))
-        )
+        (checkpoint / "utterances.json").write_text(json.dumps(_clips(run.best_value, len(run.trial_id))))
 
 
 def _tell(log: ExperimentLog, clock: _Clock, run: TrialRecord, *, opened: bool = False) -> None:
@@ -264,19 +258,14 @@ def _tell(log: ExperimentLog, clock: _Clock, run: TrialRecord, *, opened: bool =
     clock.now = before + (0.0 if opened else 1.0)
 
 
-def _clips(wer: float, seed: int, clips: int = CLIPS) -> dict[str, list[int]]:
+def _clips(wer: float, seed: int) -> dict[str, list[int]]:
     """Errors of each clip that come to this WER, or the nearest one that there is."""
-    wanted = round(wer / 100 * clips * WORDS)
-    errors = np.random.default_rng(seed).multinomial(wanted, np.full(clips, 1 / clips))
-    return {"word_errors": errors.tolist(), "words": [WORDS] * clips}
+    wanted = round(wer / 100 * CLIPS * WORDS)
+    errors = np.random.default_rng(seed).multinomial(wanted, np.full(CLIPS, 1 / CLIPS))
+    return {"word_errors": errors.tolist(), "words": [WORDS] * CLIPS}
 
 
-def _repeat(
-    plan: Plan,
-    log: ExperimentLog,
-    clock: _Clock,
-    repeats: Mapping[str, Sequence[float]],
-) -> None:
+def _repeat(plan: Plan, log: ExperimentLog, clock: _Clock, repeats: Mapping[str, Sequence[float]]) -> None:
     made = []
     for trial_id, wers in repeats.items():
         for seed, wer in enumerate(wers, start=1):

@@ -15,7 +15,7 @@ import urllib.request
 from pathlib import Path
 
 import psutil
-from processes import ray_command
+from processes import family, ray_command
 
 HIDDEN_GPUS = ",".join(str(number) for number in range(100, 116))
 """`CUDA_VISIBLE_DEVICES` for a Ray that is told of GPUs: it takes at most as many as it names; CUDA finds none."""
@@ -89,16 +89,9 @@ class RayCluster:
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
             if process.pid != os.getpid() and any(str(self.folder) in word for word in words):
-                ours += [process, *children(process)]
+                ours += [process, *family(process)]
         for process in ours:
             with contextlib.suppress(psutil.NoSuchProcess):  # gone since with the one before it
                 process.kill()
         psutil.wait_procs(ours, timeout=10)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def children(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []

@@ -18,7 +18,7 @@ from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log
 
 ROOT = Path(__file__).resolve().parents[2]
-SYNTHETIC = [str(ROOT / "tests" / "support" / "synthetic.py")]
+SYNTHETIC = str(ROOT / "tests" / "support" / "synthetic.py")
 HANGING = str(ROOT / "tests" / "tune" / "workers" / "hanging_groups.py")
 FROZEN = str(ROOT / "tests" / "tune" / "runs" / "frozen_saves.py")
 QUICK = ["--set", "max_train_clips=48", "--set", "max_eval_clips=12", "--set", "generation_max_length=24"]
@@ -41,21 +41,17 @@ class Search:
         self,
         folder: Path,
         *words: str,
-        curve: str | None = None,
         frozen: tuple[str, Path] | None = None,
         program: Sequence[str] = TUNE,
         **environment: str,
     ) -> None:
-        """`curve` stands in for the trainings (see `synthetic.py`); `frozen` stops a save (`frozen_saves.py`).
-
-        Another `program` than `tune-whisper` takes the same words.
-        """
+        """`frozen` stops a save (`frozen_saves.py`); another `program` than `tune-whisper` takes the same words."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         if "--space" in words and "--storage" not in words:
             share_features(folder)
         self._log = folder / f"log-{time.monotonic_ns()}"
-        program = [*SYNTHETIC, curve] if curve else [FROZEN, *map(str, frozen)] if frozen else program
+        program = [FROZEN, *map(str, frozen)] if frozen else program
         inherited = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
         with self._log.open("wb") as output:
             self.process = Command(
@@ -112,24 +108,3 @@ def state(experiment: Path) -> dict[str, dict[str, Any]]:
     if not path.is_file():
         return {}
     return {record.trial_id: vars(record) for record in read_log(path).records.all()}
-
-
-def search_nodes(storage: Path, name: str, address: str, *words: str) -> Command:
-    """A search on a cluster of several nodes; all that it prints is kept as one."""
-    command = ["--space", "lr_batch.yaml", *NODES_QUICK, "--address", address]
-    command += ["--storage", str(storage), "--experiment", name, *words]
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    return Command(*command, cwd=ROOT, environment=environment, merged=True)
-
-
-def finish(process: Command, seconds: float = 560) -> str:
-    """What it printed, once it has ended well."""
-    output, _ = process.communicate(timeout=seconds)
-    assert process.returncode == 0, output[-5000:]
-    return output
-
-
-def trials(storage: Path, name: str) -> list[dict[str, Any]]:
-    """Those that its results name."""
-    loaded: list[dict[str, Any]] = json.loads((storage / name / "results.json").read_text())["trials"]
-    return loaded
