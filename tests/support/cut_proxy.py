@@ -6,15 +6,15 @@ import contextlib
 import socket
 import threading
 
+from processes import free_port
+
 
 class CutProxy:
     """Passes connections on to a port of this machine, on a port of its own that it keeps while it refuses."""
 
     def __init__(self, target: int) -> None:
         self._target = target
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.cut_answers = False
         """Requests get through; each answer breaks off the connection instead of coming back."""

@@ -89,8 +89,7 @@ def run_workers(action: str, config: TrainConfig, folder: Path) -> str:
     (folder / "config.json").write_text(json.dumps(config.to_dict()))
     with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):  # 3.11 does not pass sys.path on
         multiprocessing.forkserver.ensure_running()
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     workers = []
     for rank in range(config.workers):
         variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": config.workers}
@@ -110,6 +109,12 @@ def run_workers(action: str, config: TrainConfig, folder: Path) -> str:
     printed = "".join((folder / f"log-{rank}").read_text() for rank in range(config.workers))
     assert [worker.exitcode for worker in workers] == [0] * config.workers, printed[-6000:]
     return printed
+
+
+def free_port() -> int:
+    """A port of this machine that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def ray_command() -> list[str]:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,15 +14,10 @@ import urllib.request
 from pathlib import Path
 
 import psutil
-from processes import family, ray_command
+from processes import family, free_port, ray_command
 
 HIDDEN_GPUS = ",".join(str(number) for number in range(100, 116))
 """`CUDA_VISIBLE_DEVICES` for a Ray that is told of GPUs: it takes at most as many as it names; CUDA finds none."""
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class RayCluster:

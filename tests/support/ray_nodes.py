@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from processes import Command, family, ray_command
-from ray_cluster import HIDDEN_GPUS, free_port
+from processes import Command, family, free_port, ray_command
+from ray_cluster import HIDDEN_GPUS
 
 
 def need_namespaces() -> None:
@@ -108,6 +108,7 @@ class Nodes:
             env={
                 **environment,
                 "RAY_USAGE_STATS_ENABLED": "0",
+                "RAY_health_check_period_ms": "1000",  # a node that is gone is noticed in seconds
                 "CUDA_VISIBLE_DEVICES": HIDDEN_GPUS,
                 "RAY_AUTH_MODE": "token",
                 "RAY_AUTH_TOKEN": self._token,

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from processes import free_port
 
 if TYPE_CHECKING:
     import pytest
@@ -37,9 +38,7 @@ class S3Server:
     def __init__(self, bucket: str, *, refuses: bool = False) -> None:
         self.bucket = bucket
         self._environment = {"INITIAL_NO_AUTH_ACTION_COUNT": "1"} if refuses else {}
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
 
     @property
     def query(self) -> str:

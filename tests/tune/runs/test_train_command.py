@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import pytest
 from demo_search import NAME, demo_experiment
 from made_logs import MadeLog
@@ -146,13 +145,6 @@ def test_two_workers_with_deepspeed_go_on_after_the_driver_was_killed(
     assert main(["export", "one", "--output", "model"]) == 0
     again = json.loads((folder / "model" / "evaluation.json").read_text())
     assert again["evaluations"]["validation"]["after"]["wer"] == found["best"]["wer"]
-    client = mlflow.MlflowClient(f"sqlite:///{folder / 'experiments' / 'one' / 'mlflow.db'}")
-    (experiment,) = [e for e in client.search_experiments() if e.name == "one"]
-    (run,) = client.search_runs([experiment.experiment_id])
-    assert run.info.run_id == trial["mlflow_run_id"]
-    assert (run.info.status, run.data.tags["status"]) == ("FINISHED", "completed")
-    assert run.data.params["effective_batch_size"] == "16"
-    assert [point.step for point in client.get_metric_history(run.info.run_id, "wer")] == [32, 64, 96]
 
 
 @pytest.mark.slow

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import signal
 import socket
 from pathlib import Path
 
+import psutil
 import pytest
 from made_logs import MadeLog
 from mlflow_server import DIRECT, running_ui, search_runs
+from processes import free_port
 
 from tune.cli import main
 from tune.experiments.events import ResultsWritten
@@ -46,23 +47,10 @@ def write_experiment(folder: Path, uri: str) -> None:
     made.close()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def processes_with(words: str) -> list[str]:
     """Command lines of running processes that hold `words`."""
-    found = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:  # it ended while we looked
-            continue
-        if words in line and file.parent.name != str(os.getpid()):
-            found.append(line)
-    return found
+    lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if words in line]
 
 
 def test_it_serves_until_it_is_told_to_stop(storage: Path) -> None:

@@ -30,15 +30,11 @@ def data(small_config: TrainConfig) -> PreparedData:
     return prepare(small_config)
 
 
-@pytest.fixture(scope="module")
-def trained(
-    small_config: TrainConfig, data: PreparedData, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, TrainConfig]:
-    """An experiment's folder with two runs of other seeds, measured in the window of trainings."""
-    folder = tmp_path_factory.mktemp("experiment")
-    config = small_config.replace(
-        max_steps=4, evaluate_at=(96,), train_batch_size=24, full_window_evaluation=False
-    )
+Runs = tuple[Path, TrainConfig]
+
+
+def train_two(folder: Path, data: PreparedData, config: TrainConfig) -> Runs:
+    """An experiment's folder with two runs of other seeds."""
     for seed, run in enumerate(RUNS):
         result = train(config.replace(seed=seed), data=data, output_dir=folder / "scratch")
         assert result.checkpoint is not None
@@ -46,33 +42,50 @@ def trained(
     return folder, config
 
 
-def measured(trained: tuple[Path, TrainConfig], data: PreparedData, *runs: str, most: float = 1e3) -> Any:
+@pytest.fixture(scope="module")
+def trained(small_config: TrainConfig, data: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Of all weights, measured in the window of trainings."""
+    config = small_config.replace(max_steps=4, evaluate_at=(96,), full_window_evaluation=False)
+    return train_two(tmp_path_factory.mktemp("runs"), data, config.replace(train_batch_size=24))
+
+
+@pytest.fixture(scope="module")
+def adapters(small_config: TrainConfig, data: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """The same with LoRA."""
+    config = small_config.replace(max_steps=2, evaluate_at=(48,), train_batch_size=24, method="lora")
+    return train_two(tmp_path_factory.mktemp("adapters"), data, config)
+
+
+def measured(trained: Runs, data: PreparedData, *runs: str, most: float = 1e3) -> Any:
     folder, config = trained
     inputs: Any = SimpleNamespace(open=lambda: (config, data))
     files = CheckpointFiles(ExperimentFolder("x", folder))
     return measure_mean(inputs, files, runs, AVERAGE, most)
 
 
-def test_an_average_is_a_whole_checkpoint_of_the_mean(
-    trained: tuple[Path, TrainConfig], data: PreparedData
+@pytest.mark.parametrize("kind", ["trained", "adapters"])
+def test_an_average_is_a_whole_checkpoint_of_the_mean_of_whole_models(
+    kind: str, request: pytest.FixtureRequest, data: PreparedData
 ) -> None:
-    folder, config = trained
-    found = measured(trained, data, *RUNS)
+    folder, config = request.getfixturevalue(kind)
+    found = measured((folder, config), data, *RUNS)
     assert found.kept
     assert problem_of(folder / AVERAGE) is None
-    first, second, mean = (load_file(folder / path / "model.safetensors") for path in (*RUNS, AVERAGE))
-    assert {name: weight.dtype for name, weight in mean.items()} == {
-        name: weight.dtype for name, weight in first.items()
-    }
+    assert not (folder / AVERAGE / "adapter_config.json").exists()
+    processor = load_processor(config)
+    first, second, mean = (
+        load_model(config.replace(model=str(folder / path)), processor).state_dict()
+        for path in (*RUNS, AVERAGE)
+    )
+    assert any(not first[name].equal(second[name]) for name in first)
     for name, weight in mean.items():
+        assert weight.dtype == first[name].dtype
         assert weight.sub((first[name] + second[name]) / 2).abs().max() < 1e-6
-    again = evaluate(config.replace(model=str(folder / AVERAGE)), data=data, as_in_training=True)
-    assert again.rates["wer"] == found.rates["wer"]
+    again = config.replace(model=str(folder / AVERAGE), method="full")
+    assert evaluate(again, data=data, as_in_training=True).rates["wer"] == found.rates["wer"]
 
 
-def test_of_a_mean_that_is_worse_nothing_is_kept(
-    trained: tuple[Path, TrainConfig], data: PreparedData
-) -> None:
+def test_of_a_mean_that_is_worse_nothing_is_kept(trained: Runs, data: PreparedData) -> None:
     folder, _ = trained
     shutil.rmtree(folder / AVERAGE, ignore_errors=True)
     assert not measured(trained, data, *RUNS, most=0.0).kept
@@ -80,7 +93,7 @@ def test_of_a_mean_that_is_worse_nothing_is_kept(
 
 
 def test_weights_that_are_no_numbers_leave_nothing_behind(
-    trained: tuple[Path, TrainConfig], data: PreparedData, tmp_path: Path
+    trained: Runs, data: PreparedData, tmp_path: Path
 ) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(trained[0], folder, ignore=shutil.ignore_patterns("001-a1", "scratch"))
@@ -90,24 +103,3 @@ def test_weights_that_are_no_numbers_leave_nothing_behind(
     with pytest.raises(ModelError, match="not finite"):
         measured((folder, trained[1]), data, *RUNS)
     assert sorted(path.name for path in (folder / "trials").iterdir()) == ["001-r1", "001-r2"]
-
-
-def test_adapters_are_averaged_as_the_whole_models_that_they_make(
-    small_config: TrainConfig, data: PreparedData, tmp_path: Path
-) -> None:
-    config = small_config.replace(max_steps=2, evaluate_at=(48,), train_batch_size=24, method="lora")
-    for seed, run in enumerate(RUNS):
-        result = train(config.replace(seed=seed), data=data, output_dir=tmp_path / "scratch")
-        assert result.checkpoint is not None
-        shutil.move(result.checkpoint, tmp_path / run)
-        assert not (tmp_path / run / "model.safetensors").exists()
-    assert measured((tmp_path, config), data, *RUNS).kept
-    assert not (tmp_path / AVERAGE / "adapter_config.json").exists()
-    processor = load_processor(config)
-    first, second, mean = (
-        load_model(config.replace(model=str(tmp_path / path)), processor).state_dict()
-        for path in (*RUNS, AVERAGE)
-    )
-    assert any(not first[name].equal(second[name]) for name in first)
-    for name, weight in mean.items():
-        assert weight.sub((first[name] + second[name]) / 2).abs().max() < 1e-6
