@@ -1,4 +1,4 @@
-"""The demo's clips as arrays, put together to recordings; and a model that was taught timestamps on them."""
+"""The demo's clips as arrays, put together to recordings."""
 
 from __future__ import annotations
 

@@ -32,27 +32,6 @@ from trainer.training.distributed import leave_group, scratch_folder
 from trainer.training.streamed import StreamedSplit
 
 
-class Gradients(TrainerCallback):
-    """Keeps the gradient of the first step, before clipping."""
-
-    kept: dict[str, torch.Tensor]
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        model = kwargs["model"]
-        model = getattr(model, "module", model)
-        self.kept = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-
-
-def first_gradient(config: TrainConfig, folder: Path) -> None:
-    data = prepare(config)
-    trainer = make_trainer(config, data, data.splits["validation"], folder)
-    gradients = Gradients()
-    trainer.add_callback(gradients)
-    trainer.train()
-    if trainer.args.process_index == 0:
-        torch.save(gradients.kept, folder / f"gradients-{config.workers}.pt")
-
-
 def whole_training(config: TrainConfig, folder: Path) -> None:
     """Trains; keeps the rows and every checkpoint. `resume.json` names one to go on from."""
     rank = os.environ.get("RANK", "0")
@@ -164,7 +143,6 @@ def act(action: str, target: Path) -> None:
     if (target / "most-bytes").exists():
         loss.MOST_BYTES = int((target / "most-bytes").read_text())
     actions = {
-        "gradient": first_gradient,
         "train": whole_training,
         "scratch": share_scratch,
         "draw": draw,

@@ -214,18 +214,6 @@ def rows_with(**columns: list[str]) -> list[dict[str, str]]:
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def clips_config(folder: Path, model: Path) -> TrainConfig:
-    """The clips and their manifest in `folder`, where the cache is to be as well."""
-    write_clips(folder / "clips", ROWS)
-    manifest = write_manifest(folder / "all.csv", records(ROWS))
-    return TrainConfig(
-        model=str(model),
-        data=str(manifest),
-        cache_dir=str(folder / "cache"),
-        row_filter="language=en,language=de",
-    )
-
-
 def caches(config: TrainConfig) -> list[str]:
     """Finished and unfinished folders in the cache; not the locks, which stay."""
     return sorted(path.name for path in Path(config.cache_dir).glob("*") if path.is_dir())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from make_data import ROWS, clips_config, write_clips, write_processor
+from make_data import ALL_LANGUAGES, ROWS, records, write_clips, write_manifest, write_processor
 
 import trainer.data.parallel
 from trainer.config import TrainConfig
@@ -28,7 +28,14 @@ def processor_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def config(tmp_path: Path, processor_folder: Path) -> TrainConfig:
-    return clips_config(tmp_path, processor_folder)
+    """The clips and their manifest in `tmp_path`, where the cache is to be as well."""
+    write_clips(tmp_path / "clips", ROWS)
+    return TrainConfig(
+        model=str(processor_folder),
+        data=str(write_manifest(tmp_path / "all.csv", records(ROWS))),
+        cache_dir=str(tmp_path / "cache"),
+        row_filter=ALL_LANGUAGES,
+    )
 
 
 @pytest.fixture

@@ -116,14 +116,6 @@ def test_a_test_split_of_a_few_sentences_leaves_enough(tmp_path: Path) -> None:
     assert "too few training clips to make one (24;" in table.notes[-2]
 
 
-def test_sentences_of_a_made_test_split_are_in_no_other(tmp_path: Path) -> None:
-    rows = [{"audio": f"{number}.wav", "text": f"text {number // 3}"} for number in range(90)]
-    table = load(write_manifest(tmp_path / "x.csv", rows))
-    assert sizes(table) == {"train": 72, "validation": 9, "test": 9}
-    texts = [{clip.text for clip in clips} for clips in table.splits.values()]
-    assert sum(map(len, texts)) == 30
-
-
 def test_clips_without_words_are_counted_as_they_are_met(tmp_path: Path) -> None:
     """Of few clips out of many, so many are counted as bad as were met while these were chosen."""
     rows = [

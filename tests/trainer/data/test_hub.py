@@ -141,66 +141,63 @@ def test_data_set_that_has_a_script(hub: Hub, tmp_path: Path) -> None:
     ]
     # Again, now that the copy is in Hugging Face's cache.
     assert run(hub.url, tmp_path, LOAD_CLIPS + "load(data='org/scripted', data_config='be_by')") == found
-    message = run(hub.url, tmp_path, LOAD_CLIPS + "load(data='org/scripted', data_config='de_de')")
-    assert "data_config='de_de' is not one of its configurations: be_by, en_us; set data_config" in message
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (
-            "data='org/nothing'",
-            "data='org/nothing': no such folder here, and the hub data set cannot be loaded",
-        ),
-        (
-            "data='org/speech', data_config='xx'",
-            "BuilderConfig 'xx' not found. Available: ['be_by', 'en_us']",
-        ),
-        ("data='org/speech'", "Config name is missing. Please pick one among the available configs"),
-        ("data='org/speech', data_config='be_by', train_split='x'", "no split 'x'; it has train, validation"),
-    ],
-)
-def test_data_sets_that_cannot_be_had(hub: Hub, tmp_path: Path, settings: str, words: str) -> None:
-    message = run(hub.url, tmp_path, LOAD_CLIPS + f"load({settings})")
-    assert words in message
-    assert "\n" not in message
+REFUSALS = {
+    "load(data='org/nothing')": (
+        "data='org/nothing': no such folder here, and the hub data set cannot be loaded"
+    ),
+    "load(data='org/speech', data_config='xx')": (
+        "BuilderConfig 'xx' not found. Available: ['be_by', 'en_us']"
+    ),
+    "load(data='org/speech')": "Config name is missing. Please pick one among the available configs",
+    "load(data='org/speech', data_config='be_by', train_split='x')": (
+        "no split 'x'; it has train, validation"
+    ),
+    "load(data='org/scripted', data_config='de_de')": (
+        "data_config='de_de' is not one of its configurations: be_by, en_us; set data_config"
+    ),
+    "load_model_config('org/nothing')": (
+        "ModelError: model='org/nothing': no such folder here and no such model on the hub"
+    ),
+    "load_model_config('org/bert')": "only Whisper models can be tuned",
+    "fetch_model('org/bert', weights=True)": (
+        "ModelError: model='org/bert': the repository has no model.safetensors; "
+    ),
+    "fetch_model('org/whisper-old', weights=True)": (
+        "ModelError: model='org/whisper-old': pytorch_model.bin is a pickle, "
+    ),
+}
 
 
-LOAD_MODEL = """
-from trainer.model.pretrained import load_model_config
-from trainer.model.processor import load_processor
+def test_what_cannot_be_had_is_one_line(hub: Hub, tmp_path: Path) -> None:
+    """All in one process: most of its seconds are imports."""
+    code = f"""
+from trainer.model.pretrained import fetch_model, load_model_config
+
+def told(call):
+    try:
+        eval(call)
+    except UserError as error:
+        return type(error).__name__ + ": " + str(error)
+
+print(json.dumps([told(call) for call in {list(REFUSALS)}]))
 """
-
-
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        ("org/nothing", "ModelError: model='org/nothing': no such folder here and no such model on the hub"),
-        ("org/bert", "only Whisper models can be tuned"),
-    ],
-)
-def test_models_that_cannot_be_had(hub: Hub, tmp_path: Path, model: str, words: str) -> None:
-    code = LOAD_MODEL + f"load_model_config({model!r})"
-    message = run(hub.url, tmp_path, code)
-    assert words in message
-    assert "\n" not in message
-
-
-def test_a_model_whose_weights_are_pickles_is_refused(hub: Hub, tmp_path: Path) -> None:
-    code = (
-        "from trainer.model.pretrained import fetch_model; print(json.dumps(fetch_model({!r}, weights={})))"
-    )
-    assert "org--whisper-old" in run(hub.url, tmp_path, code.format("org/whisper-old", False))
-    message = run(hub.url, tmp_path, code.format("org/whisper-old", True))
-    assert message.startswith("ModelError: model='org/whisper-old': pytorch_model.bin is a pickle, ")
-    assert "hf download org/whisper-old --local-dir whisper-old" in message
-    assert message.endswith('save_pretrained(sys.argv[1])" whisper-old')
-    assert "\n" not in message
+    messages = run(hub.url, tmp_path, LOAD_CLIPS + code)
+    for message, words in zip(messages, REFUSALS.values(), strict=True):
+        assert words in message and "\n" not in message
+    assert "hf download org/whisper-old --local-dir whisper-old" in messages[-1]
+    assert messages[-1].endswith('save_pretrained(sys.argv[1])" whisper-old')
     assert not any("resolve" in line and "pytorch_model.bin" in line for line in hub.requests)
-    message = run(hub.url, tmp_path, code.format("org/bert", True))
-    assert message.startswith("ModelError: model='org/bert': the repository has no model.safetensors; ")
-    # What is in the cache of the small files is not taken for all that there is.
-    message = run("http://127.0.0.1:9", tmp_path, code.format("org/whisper-old", True))
+
+
+def test_small_files_in_the_cache_are_not_taken_for_all_that_there_is(hub: Hub, tmp_path: Path) -> None:
+    code = (
+        "from trainer.model.pretrained import fetch_model; "
+        "print(json.dumps(fetch_model('org/whisper-old', weights={})))"
+    )
+    assert "org--whisper-old" in run(hub.url, tmp_path, code.format(False))
+    message = run("http://127.0.0.1:9", tmp_path, code.format(True))
     assert message.startswith("ModelError: model='org/whisper-old': ")
     assert "pickle" not in message and "\n" not in message
 
@@ -224,7 +221,8 @@ def test_the_hub_refuses_a_file(hub: Hub, tmp_path: Path) -> None:
 
 def test_no_hub_at_all(tmp_path: Path) -> None:
     url = "http://127.0.0.1:9"
-    message = run(url, tmp_path, LOAD_MODEL + "load_processor(TrainConfig(model='org/whisper-mini'))")
+    code = "from trainer.model.processor import load_processor\n"
+    message = run(url, tmp_path, code + "load_processor(TrainConfig(model='org/whisper-mini'))")
     assert message.startswith("ModelError: model='org/whisper-mini': the hub cannot be reached and the model")
     assert "\n" not in message
     # `datasets` waits 23 seconds in all before it gives up.

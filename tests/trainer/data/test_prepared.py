@@ -152,13 +152,6 @@ def test_waveforms_of_the_clips_that_can_be_used(
     assert caches(config) == [data.folder.name]
 
 
-@given(st.lists(st.integers(-32768, 32767), min_size=1), st.sampled_from([1.0, 2.0**-9, 2.0**6]))
-def test_16_bit_audio_is_kept_as_it_is(values: list[int], loudness: float) -> None:
-    audio = np.array(values, np.float32) / 32768 * np.float32(loudness)
-    stored, scale = encode_waveform(audio)
-    np.testing.assert_array_equal(stored * np.float32(scale), audio)
-
-
 @given(st.floats(1e-20, 1e6), st.integers(1, 1000), st.integers(0, 9))
 def test_other_audio_has_15_bits_at_least(peak: float, count: int, seed: int) -> None:
     audio = np.random.default_rng(seed).uniform(-1, 1, count).astype(np.float32)

@@ -72,12 +72,6 @@ READ = {
         {"ss-corpus-en.tsv": SPONTANEOUS + "x\ta.wav\t\t\tone\t\ttrain\nx\tb.wav\t\t\ttwo\t\tdev\n"},
         sounds={"audios/a.wav": 0.5, "audios/b.wav": 0.6},
     ),
-    "04 start and length": Case(
-        {"x.csv": "audio,start,duration,text\none.wav,3,2.5,one\ntwo.wav,6,2,two\n"},
-        PARTS,
-        SHOWS,
-        settings={"segment_columns": "start,duration"},
-    ),
     "04 start and length in milliseconds": Case(
         {"x.csv": "audio,offset_ms,duration_ms,text\none.wav,3000,2500,one\ntwo.wav,6000,2000,two\n"},
         PARTS,
@@ -335,6 +329,13 @@ REFUSED = {
     "18 numbers": (
         Case({"x.jsonl": lines({"audio": "a.wav", "text": 1}, {"audio": "b.wav", "text": None})}),
         r"no text column in .*x\.jsonl: text holds no text but numbers",
+    ),
+    "18 numbers in the column that is named": (
+        Case(
+            {"x.jsonl": lines({"audio": "a.wav", "text": 1}, {"audio": "b.wav", "text": 2})},
+            settings={"text_column": "text"},
+        ),
+        "text_column='text': holds no text",
     ),
     "06 a table without a header": (
         Case({"x.csv": f"a.wav|{'long ' * 99}\nb.wav|two\n"}),

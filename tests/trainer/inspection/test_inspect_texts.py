@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from trainer.inspection.characters import odd_characters
@@ -78,19 +77,6 @@ def test_markup() -> None:
     assert [markup(text) for text in ("3 < 5 and 7 > 6", "(perhaps) so", "Q & A", "well: what now")] == [
         None
     ] * 4
-
-
-def test_texts_of_other_audio_are_found_by_their_length() -> None:
-    draw = np.random.default_rng(0)
-    letters = draw.integers(8, 120, 400)
-    seconds = (letters + 10) / 17 * np.exp(0.12 * draw.standard_normal(400))
-    assert find_misfits(seconds, letters)[1] == []
-    swapped, order = letters.copy(), np.argsort(letters)
-    wrong = {int(at) for at in (*order[:10], *order[-10:])}
-    swapped[order[:10]], swapped[order[-10:]] = letters[order[-10:]], letters[order[:10]]
-    rate, misfits = find_misfits(seconds, swapped)
-    assert rate == pytest.approx(17, rel=0.05)
-    assert set(misfits) == wrong
 
 
 def test_few_clips_are_judged_by_what_anybody_can_speak() -> None:

@@ -31,13 +31,6 @@ def test_unknown_model_is_one_line(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_that_is_not_whisper(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    config = TrainConfig(model=str(tmp_path))
-    with pytest.raises(ModelError, match="only Whisper"):
-        load_model(config, load_processor(TrainConfig()))
-
-
 def demo_copy(folder: Path, **settings: Any) -> Path:
     """The demo model with other settings in its configuration."""
     shutil.copytree(DEMO_MODEL, folder)

@@ -125,15 +125,6 @@ def test_nothing_left_is_told(folder: Path) -> None:
         load_split(TrainConfig(data=str(write_manifest(folder / "mute.csv", rows))), "test")
 
 
-def test_tokens_of_whisper_are_no_words(folder: Path) -> None:
-    rows = rows_with(audio=FILES, text=["<|0.00|> a<|2.00|>"] * 12, split=["test"] * 12)
-    settings = TrainConfig(data=str(write_manifest(folder / "tokens.csv", rows)))
-    with pytest.raises(DataError, match="12 of 12 texts hold tokens of Whisper"):
-        load_split(settings, "test")
-    clips = load_split(settings.replace(strip_tokens=True), "test").clips
-    assert {clip.text for clip in clips} == {"a"}
-
-
 def test_silence_on_purpose_is_among_the_few_that_are_measured(folder: Path) -> None:
     rows = rows_with(audio=FILES, text=["", *["a"] * 11], split=["test"] * 12)
     settings = config(write_manifest(folder / "pause.csv", rows), row_filter=None, empty_text="keep")

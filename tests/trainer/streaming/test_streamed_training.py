@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from make_data import CLIPS, demo_rows, streaming, write_shards
 from processes import run_workers
 from training import train
@@ -18,14 +16,7 @@ from trainer.data.prepared import prepare
 from trainer.errors import DataError
 from trainer.training import streamed
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums over more threads differ in their last digits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

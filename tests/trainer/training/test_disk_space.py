@@ -34,7 +34,7 @@ def test_too_small_a_disk_is_told_before_the_save(one_step: TrainConfig, tmp_pat
         assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("files", [3, 4, 6, 8, 15])  # weights, tokenizer, optimiser, manifest
+@pytest.mark.parametrize("files", [3, 8, 15])  # among weights, optimiser, manifest
 def test_a_disk_that_is_full_in_the_middle_of_a_save(
     one_step: TrainConfig, tmp_path: Path, files: int
 ) -> None:
@@ -66,11 +66,6 @@ def test_every_writer_that_meets_a_full_disk(tmp_path: Path, writer: str) -> Non
         with pytest.raises(DiskFullError, match=r"takes 0\.02 GB"), full_disk_errors(target, 20_000_000):
             WRITERS[writer](torch.zeros(5_000_000), target / "weights")
         assert not target.exists()
-
-
-def test_other_errors_pass_a_save_unchanged(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="something else"), full_disk_errors(tmp_path / "checkpoint", 1):
-        raise ValueError("something else")
 
 
 def test_the_estimate_holds(one_step: TrainConfig, tmp_path: Path) -> None:

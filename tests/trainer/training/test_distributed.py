@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from processes import run_workers
 from training import evaluate
 
@@ -23,21 +22,6 @@ from trainer.model.pretrained import DEMO_MODEL
 def evaluations(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
     rows = json.loads((folder / f"rows-{rank}.json").read_text())["rows"]
     return [row for row in rows if row["evaluation"]]
-
-
-@pytest.mark.occasional  # two workers have the losses and the norms of one, below
-def test_four_workers_have_the_gradient_of_one(small_config: TrainConfig, tmp_path: Path) -> None:
-    config = small_config.replace(max_train_clips=16, epochs=1.0, max_grad_norm=0.0, evaluations=1)
-    data = prepare(config)
-    lengths = [len(data.splits["train"].labels(clip)) for clip in range(16)]
-    assert len(set(lengths)) > 3, "the test needs labels of unequal length"
-    run_workers("gradient", config.replace(train_batch_size=16), tmp_path)
-    run_workers("gradient", config.replace(train_batch_size=4, workers=4), tmp_path)
-    reference = torch.load(tmp_path / "gradients-1.pt")
-    gradients = torch.load(tmp_path / "gradients-4.pt")
-    assert gradients.keys() == reference.keys()
-    for name, value in gradients.items():
-        torch.testing.assert_close(value, reference[name], atol=1e-4, rtol=1e-4, msg=name)
 
 
 def test_each_worker_draws_random_numbers_of_its_own(small_config: TrainConfig, tmp_path: Path) -> None:

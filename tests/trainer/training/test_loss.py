@@ -13,7 +13,6 @@ import torch
 from processes import run_workers
 from test_training import first_gradient
 from torch.utils._python_dispatch import TorchDispatchMode
-from training import evaluate
 
 from trainer.config import TrainConfig
 from trainer.deepspeed import PACKAGED
@@ -115,14 +114,6 @@ def test_a_step_never_has_all_scores(small_config: TrainConfig, tmp_path: Path) 
         first_gradient(config, 8, 2, tmp_path)
     assert whole.bytes > 4 * BYTES
     assert cut.bytes <= BYTES
-
-
-def test_an_evaluation_has_the_same_loss(small_config: TrainConfig) -> None:
-    whole = evaluate(small_config)
-    with at_most(BYTES):
-        cut = evaluate(small_config)
-    assert cut.rates["loss"] == pytest.approx(whole.rates["loss"], rel=1e-5)
-    assert cut.predictions == whole.predictions
 
 
 @pytest.mark.slow
