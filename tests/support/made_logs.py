@@ -83,10 +83,10 @@ class MadeLog:
         """Write events down."""
         self.log.append(*events)
 
-    def session(self, number: int | None = None, *, gpus_per_trial: float = 0.0, **changes: Any) -> None:
+    def session(self, *, gpus_per_trial: float = 0.0, **changes: Any) -> None:
         """A process begins or goes on; `changes` are fields of `Prepared`, `Baseline` and `SearchOptions`."""
         last = self.log.state.session
-        number = number or (last.session + 1 if last else 1)
+        number = last.session + 1 if last else 1
         changes = {"trials": 4, **self._settings, **changes}
         asked = {field: changes[field] for field in (_fields(SearchOptions) - {"space"}) & changes.keys()}
         options = SearchOptions(**asked)

@@ -10,14 +10,13 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from demo_search import NAME, demo_experiment
 from made_logs import MadeLog
 from plans import training_plan
 from processes import tune_whisper
-from search_process import Search, state
+from search_process import Search, results, state
 
 from trainer.config import TrainConfig
 from trainer.data.clips import load_clips
@@ -108,11 +107,6 @@ def test_another_effective_batch_is_told(here: Path) -> None:
     assert training_plan("--from", "earlier", "--workers", "2", "--set", "train_batch_size=2").notes == ()
 
 
-def results(folder: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "experiments" / name / "results.json").read_text())
-    return found
-
-
 @pytest.mark.slow
 def test_two_workers_with_deepspeed_go_on_after_the_driver_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -128,7 +122,7 @@ def test_two_workers_with_deepspeed_go_on_after_the_driver_was_killed(
     done = tune_whisper("train", "--resume", "one", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     printed = done.stdout + done.stderr
-    found = results(folder, "one")
+    found = results(experiment)
     assert "the training goes on after" in printed
     (trial,) = found["trials"]
     assert (trial["trial_id"], trial["status"], trial["effective_batch_size"]) == ("001", "completed", 16)
@@ -158,7 +152,7 @@ def test_the_winners_settings_once_more_on_train_and_validation(
     )
     found = train(from_experiment=NAME, on="train+validation", name="both", storage=tmp_path / "experiments")
     printed = capfd.readouterr().out
-    first = results(tmp_path, NAME)
+    first = results(tmp_path / "experiments" / NAME)
     (won,) = [trial for trial in first["trials"] if trial["trial_id"] == first["finalists"]["winner"]]
     assert f"after which {first['best']['run']} of {NAME} was best" in printed
     assert "measured  on the test split" in printed
@@ -199,6 +193,6 @@ def test_interrupted_at_drawn_moments_it_ends_with_its_code_and_goes_on(tmp_path
         assert training.end() == 130, training.log
         assert "interrupted at epoch " in training.log
         assert "Traceback" not in training.log
-        assert results(tmp_path, "x")["interrupted"]
+        assert results(tmp_path / "experiments" / "x")["interrupted"]
         training = Search(tmp_path, "train", "--resume", "x")
     training.kill()

@@ -80,7 +80,7 @@ def long_search(made: MadeLog) -> Iterator[None]:
     made.finish("interrupted")
     yield
     made.again()
-    made.session(2, trials=4, finalists=2, repeats=1, gpus_per_trial=0.5)
+    made.session(trials=4, finalists=2, repeats=1, gpus_per_trial=0.5)
     made.append(TrialStarted(trial_id="001", folder="001-2"))
     yield
     made.evaluate("001", 12.0, first=2)
@@ -330,10 +330,10 @@ def test_a_log_whose_end_was_lost(made: MadeLog, database: str) -> None:
     (made.folder / "events.jsonl").write_bytes(kept)
     made.now += 100
     made.again()
-    made.session(2, trials=2)
+    made.session(trials=2)
     made.trial("002", 45.0, 40.0, 35.0)
-    for number in range(3, 23):  # beyond the number of the last event that was delivered
-        made.session(number, trials=2)
+    for _ in range(20):  # beyond the number of the last event that was delivered
+        made.session(trials=2)
     made.finish()
     made.deliver()
     runs = children(client, parent)
