@@ -13,7 +13,7 @@ import ray.tune.schedulers
 from curves import TrialFailure
 
 from tune.runs.ray_tune import RaySearcher
-from tune.search.records import Records, TrialRecord
+from tune.search.records import Records, Trial
 from tune.search.scheduler import TRIAL_ID, Judge
 from tune.search.searcher import Searcher
 
@@ -43,7 +43,7 @@ class _Running:
 
     trial_id: str
     config: dict[str, Any]
-    record: TrialRecord
+    record: Trial
     since: float
     seen: float = 0.0
     evaluations: int = 0

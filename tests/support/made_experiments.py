@@ -39,7 +39,7 @@ from tune.runs.final_round import choose_export, compare
 from tune.runs.outcome import Outcome
 from tune.runs.plan import Plan, write_experiment_file
 from tune.runs.session import data_of, session_started
-from tune.search.records import Stop, TrialRecord
+from tune.search.records import Stop, Trial
 from tune.util.environment import package_versions
 from tune.workers.averages import Measured
 
@@ -61,7 +61,7 @@ def made_trial(
     stop: Stop | None = None,
     error: str | None = None,
     config: Mapping[str, Any] | None = None,
-) -> TrialRecord:
+) -> Trial:
     """A trial with these WERs at the first rungs: completed with one at each, else stopped early at the last one.
 
     Args:
@@ -74,7 +74,7 @@ def made_trial(
     """
     usual = {"learning_rate": rate, "warmup_ratio": warmup, "train_batch_size": batch}
     settings = dict(config or {**usual, "gradient_accumulation_steps": accumulation})
-    record = TrialRecord(f"{number:03d}", settings)
+    record = Trial(f"{number:03d}", settings)
     for rung, wer in zip(RUNGS, wers, strict=False):
         last = rung == RUNGS[-1]
         ended = None
@@ -94,7 +94,7 @@ def made_trial(
 
 def write_experiment(
     folder: Path,
-    trials: Sequence[TrialRecord],
+    trials: Sequence[Trial],
     *,
     baseline: float = 60.0,
     name: str = "made",
@@ -158,7 +158,7 @@ def write_experiment(
     )
     for trial in trials:
         _finish(plan, trial)
-        _tell(log, clock, trial, opened=state != "finished" and trial is trials[-1])
+        _show_evaluation(log, clock, trial, opened=state != "finished" and trial is trials[-1])
     if state == "finished":
         log.append(TrialsOver())
         _repeat(plan, log, clock, repeats)
@@ -234,7 +234,7 @@ def _rates(wer: float) -> dict[str, float]:
     }
 
 
-def _finish(plan: Plan, run: TrialRecord) -> None:
+def _finish(plan: Plan, run: Trial) -> None:
     """Time, batch and checkpoint as a real run has them."""
     batch = int(run.config.get("train_batch_size", 8))
     run.effective_batch = batch * int(run.config.get("gradient_accumulation_steps", 1))
@@ -249,7 +249,7 @@ def _finish(plan: Plan, run: TrialRecord) -> None:
         (checkpoint / "utterances.json").write_text(json.dumps(_clips(run.best_value, len(run.trial_id))))
 
 
-def _tell(log: ExperimentLog, clock: _Clock, run: TrialRecord, *, opened: bool = False) -> None:
+def _show_evaluation(log: ExperimentLog, clock: _Clock, run: Trial, *, opened: bool = False) -> None:
     """Write what a record says as events; an open one has at most its first evaluation."""
     *events, last = events_of(run, epoch_samples=800, opened=opened)
     log.append(*events)
@@ -281,7 +281,7 @@ def _repeat(plan: Plan, log: ExperimentLog, clock: _Clock, repeats: Mapping[str,
         planned = {record.trial_id: record.config for record in made}
         log.append(FinalRoundPlanned(finalists=list(repeats), repeats=planned))
     for record in made:
-        _tell(log, clock, record)
+        _show_evaluation(log, clock, record)
 
 
 def search_outcome(folder: Path, *, baseline: float = 60.0, **kinds: Any) -> Outcome:

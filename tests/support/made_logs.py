@@ -38,7 +38,7 @@ from tune.experiments.options import SearchOptions
 from tune.experiments.state import SearchState
 from tune.experiments.storage import Storage
 from tune.runs.plan import Plan
-from tune.search.records import Records, Stop, TrialRecord
+from tune.search.records import Records, Stop, Trial
 from tune.tracking.sync import Log, Store, Sync, Target
 from tune.util.redact import without_password
 
@@ -62,7 +62,7 @@ class MadeLog:
             (folder / "space.yaml").write_text(_plan().space.source_text)
             (folder / "experiment.yaml").write_text("for people\n")
         self.log = ExperimentLog(folder / EVENTS_FILE, clock=self._tick)
-        self.now = max(self.now, self.log.state.heard)
+        self.now = max(self.now, self.log.state.last_event_time)
         self._progress = ProgressLog(folder)
 
     def _tick(self) -> float:
@@ -302,7 +302,7 @@ def folded(records: Records) -> Records:
     return state.records
 
 
-def events_of(record: TrialRecord, *, epoch_samples: int = 100, opened: bool = False) -> list[Event]:
+def events_of(record: Trial, *, epoch_samples: int = 100, opened: bool = False) -> list[Event]:
     """What is written of a trial, or of a repeat: its end too where it has one.
 
     Args:

@@ -135,7 +135,7 @@ class CheckpointFiles:
             if entry.is_file and dropped(name):
                 self._filesystem.delete_file(entry.path)
 
-    def set_aside(self, wanted: Collection[str], *, remove: bool) -> None:
+    def remove_unnamed(self, wanted: Collection[str], *, remove: bool) -> None:
         """Rename all other checkpoints, such as those that a killed search had written and not noted, or remove them.
 
         In an object store, where another machine may still write, they are only renamed (`aside_...`).

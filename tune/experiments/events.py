@@ -23,7 +23,7 @@ from tune.cluster.resources import TrialResources
 from tune.experiments.options import SearchOptions
 from tune.search.budgets import EndReason
 from tune.search.finalists import Verdict
-from tune.search.guards import Traded
+from tune.search.guards import GuardLoss
 from tune.search.records import Outcome, Role, Stop
 from tune.util.plain import restored
 
@@ -266,7 +266,7 @@ class GuardsJudged(Event):
 
     run: str
     """Which is exported."""
-    models: dict[str, list[Traded]]
+    models: dict[str, list[GuardLoss]]
     """What each run has lost on each guard, those to be exported rather than others first."""
 
 
@@ -278,7 +278,7 @@ class ExportChosen(Event):
     run: str
     keep: list[str] = dataclasses.field(default_factory=list)
     """Other runs whose weights stay."""
-    beaten: list[str] = dataclasses.field(default_factory=list)
+    losers: list[str] = dataclasses.field(default_factory=list)
     """Trials that lost in the final round; they are not compared again."""
 
 

@@ -25,7 +25,7 @@ from tune.experiments.mlflow_store import default_tracking_uri, sqlite_path
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.object_stores.owner import Owner
 from tune.experiments.state import SearchState
-from tune.search.records import TrialRecord
+from tune.search.records import Trial
 from tune.space.space import parse_space
 from tune.util.errors import ExperimentError, SpaceError
 from tune.util.files import LockedError, own_lock
@@ -139,12 +139,12 @@ class Experiment:
             else space
         )
 
-    def config(self, run: TrialRecord) -> TrainConfig:
+    def config(self, run: Trial) -> TrainConfig:
         """All settings of a run, with a feature cache that is here."""
         return self.base.replace(**run.config)
 
     @property
-    def best(self) -> TrialRecord:
+    def best(self) -> Trial:
         """The run that is exported.
 
         Raises:
@@ -160,7 +160,7 @@ class Experiment:
         raise ExperimentError(f"experiment {self.name!r}: the weights of its best trial are gone")
 
     @contextlib.contextmanager
-    def checkpoint(self, run: TrialRecord) -> Iterator[Path]:
+    def checkpoint(self, run: Trial) -> Iterator[Path]:
         """The best checkpoint of a run that has weights, as a local folder; see `ExperimentFolder.checkpoint`.
 
         Adapters in it name the experiment's own base model.

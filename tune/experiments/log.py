@@ -145,7 +145,7 @@ class ExperimentLog:
 
     def stand_still(self) -> None:
         """What follows happens at the time of the last event: nothing of the search runs, and no time counts."""
-        self._clock = lambda: self.state.heard
+        self._clock = lambda: self.state.last_event_time
 
     def close(self) -> None:
         """Bring all of it to the disk, and close the file; raises `ExperimentError` where that fails."""

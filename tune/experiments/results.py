@@ -13,7 +13,7 @@ from trainer.files import write_whole
 from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import CHRF_ERROR, WER
 from tune.experiments.folder import RESULTS_FILE
-from tune.search.records import Outcome, TrialRecord, trial_of
+from tune.search.records import Outcome, Trial, trial_of
 from tune.util.files import read_object
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def succeeded(state: SearchState) -> bool:
     return reason in _BUDGETS and not any(run.error for run in trials)
 
 
-def status_of(run: TrialRecord) -> Outcome:
+def status_of(run: Trial) -> Outcome:
     """How a run ended, where nothing of the experiment runs any more."""
     return "interrupted" if run.status == "running" else run.status
 
@@ -137,20 +137,20 @@ def how_it_ended(state: SearchState) -> Literal["finished", "failed"] | None:
     return "finished" if succeeded(state) else "failed"
 
 
-def _checkpoint(folder: ExperimentFolder, run: TrialRecord) -> str | None:
+def _checkpoint(folder: ExperimentFolder, run: Trial) -> str | None:
     """Where people find it: in a folder, or at an address of the object store."""
     return f"{folder.address}/{run.checkpoint}" if run.has_weights else None
 
 
-def _best(folder: ExperimentFolder, state: SearchState, best: TrialRecord) -> dict[str, Any]:
-    standing, verdict, name = {}, state.verdict, state.objective
+def _best(folder: ExperimentFolder, state: SearchState, best: Trial) -> dict[str, Any]:
+    score, verdict, name = {}, state.verdict, state.objective
     if verdict is not None:
-        won = verdict.standing
-        standing = {f"mean_{name}": won.mean, "mean_interval": won.mean_interval}
+        won = verdict.score
+        score = {f"mean_{name}": won.mean, "mean_interval": won.mean_interval}
     return {
         "trial_id": trial_of(best.trial_id),
         "run": best.trial_id,
-        **standing,
+        **score,
         name: best.best_value,
         **({"cer": best.best_cer} if name == WER else {}),
         "config": best.config,
@@ -162,8 +162,8 @@ def _best(folder: ExperimentFolder, state: SearchState, best: TrialRecord) -> di
 def _finalists(state: SearchState) -> dict[str, Any] | None:
     """What the repeats came to; None where the finalists were not compared."""
     found = _plain(state.verdict)
-    for standing in found["standings"] if found else ():
-        standing[f"{state.objective}s"] = standing.pop("values")
+    for score in found["scores"] if found else ():
+        score[f"{state.objective}s"] = score.pop("values")
     return found
 
 
@@ -175,7 +175,9 @@ def _guards(state: SearchState) -> dict[str, Any] | None:
     return {
         "run": judged.run,
         "kept": all(each.kept for each in judged.models[judged.run]),
-        "models": [{"run": run, "traded": [*map(_plain, found)]} for run, found in judged.models.items()],
+        "models": [
+            {"run": run, "guard_losses": [*map(_plain, found)]} for run, found in judged.models.items()
+        ],
     }
 
 
@@ -193,7 +195,7 @@ def _test(state: SearchState) -> dict[str, Any] | None:
 
 
 def _entry(
-    folder: ExperimentFolder, state: SearchState, run: TrialRecord, runs: Mapping[str, str]
+    folder: ExperimentFolder, state: SearchState, run: Trial, runs: Mapping[str, str]
 ) -> dict[str, Any]:
     name = state.objective
     return {

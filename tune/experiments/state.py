@@ -35,8 +35,8 @@ from tune.experiments.events import (
 )
 from tune.experiments.options import SearchOptions
 from tune.search.finalists import DEFAULT_COUNT, Verdict, choose_finalists
-from tune.search.guards import Guard, Measured, Traded, describe_choice, guard_names, trade
-from tune.search.records import Outcome, Records, TrialRecord, listed, rank, role_of, trial_of
+from tune.search.guards import Guard, GuardLoss, Measured, describe_choice, guard_loss, guard_names
+from tune.search.records import Outcome, Records, Trial, listed, rank, role_of, trial_of
 
 
 class SearchState:
@@ -45,7 +45,7 @@ class SearchState:
     def __init__(self) -> None:
         self.events = 0
         """Number of the last event."""
-        self.heard = 0.0
+        self.last_event_time = 0.0
         """When it happened, in seconds since the epoch."""
         self.session: SessionStarted | None = None
         """The latest."""
@@ -71,7 +71,7 @@ class SearchState:
         """What came of the guards; None once another model may be exported."""
         self.chosen: ExportChosen | None = None
         """The run whose weights are safe."""
-        self.beaten: frozenset[str] = frozenset()
+        self.losers: frozenset[str] = frozenset()
         """Trials that lost in a final round."""
         self.held_out: HeldOutMeasured | None = None
         self.over: TrialsOver | None = None
@@ -102,7 +102,7 @@ class SearchState:
             _fold(event, self, entry.time)
             self.events = entry.number
             if not self.written:
-                self.heard = entry.time
+                self.last_event_time = entry.time
 
     @property
     def data(self) -> Data:
@@ -114,7 +114,7 @@ class SearchState:
         """The untouched base model; without rates before it was measured."""
         return self.prepared.baseline if self.prepared else Baseline(rates={})
 
-    def run(self, name: str) -> TrialRecord:
+    def run(self, name: str) -> Trial:
         """The trial, repeat or average of this name; KeyError where there is none."""
         return self._records_of(name)[name]
 
@@ -151,29 +151,29 @@ class SearchState:
         clips = int(self.trial_base_rates["clips"])
         return clips if clips < self.base_rates["clips"] else None
 
-    def base_rates_for(self, run: TrialRecord) -> dict[str, float]:
+    def base_rates_for(self, run: Trial) -> dict[str, float]:
         """The same as this run was measured."""
         return self.trial_base_rates if run.trial_id in self.records else self.base_rates
 
     @property
-    def runs(self) -> list[TrialRecord]:
+    def runs(self) -> list[Trial]:
         """Trials, then repeats, then averages."""
         return [*self.records.all(), *self.repeats.all(), *self.averages.all()]
 
     @property
     def seconds(self) -> float:
         """Wall time over all sessions, up to the last event."""
-        began = self.session.began if self.session else self.heard
-        return self._earlier_seconds + max(0.0, self.heard - began)
+        began = self.session.began if self.session else self.last_event_time
+        return self._earlier_seconds + max(0.0, self.last_event_time - began)
 
     def seconds_at(self, now: float) -> float:
         """Wall time over all sessions, where this one still runs; `now` in seconds since the epoch."""
         began = self.session.began if self.session else now
         return self._earlier_seconds + max(0.0, now - began)
 
-    def finalists(self, count: int) -> list[TrialRecord]:
-        """The trials that are to be trained again: of the best so many, those that were not beaten before."""
-        return [trial for trial in choose_finalists(self.records, count) if trial.trial_id not in self.beaten]
+    def finalists(self, count: int) -> list[Trial]:
+        """The trials that are to be trained again: of the best so many, those that were not losers before."""
+        return [trial for trial in choose_finalists(self.records, count) if trial.trial_id not in self.losers]
 
     def if_asked(self, options: SearchOptions) -> SearchState:
         """The same, to be looked at only, as if the session had been asked for this."""
@@ -199,13 +199,13 @@ class SearchState:
         return [name for name in wanted if name not in self.repeats or self.repeats[name].status == "running"]
 
     @property
-    def averaged(self) -> list[TrialRecord]:
+    def averaged(self) -> list[Trial]:
         """The winner's repeats with weights, from the lowest WER on, of which the mean is measured; none below two."""
         verdict = self.compared.verdict if self.compared else None
         runs = [run for run in self.repeats_of(verdict.winner) if run.has_weights] if verdict else []
         return runs if len(runs) > 1 else []
 
-    def average_of(self, members: Collection[str]) -> TrialRecord | None:
+    def average_of(self, members: Collection[str]) -> Trial | None:
         """The mean of these runs, measured or begun."""
         return next((run for run in self.averages.all() if set(run.members) == set(members)), None)
 
@@ -226,10 +226,10 @@ class SearchState:
         if not found:
             return ""
         average, best = found[-1], min((self.run(name) for name in found[-1].members), key=rank)
-        told = f"{average.trial_id}, the mean of {listed(average.members)}: WER {average.best_value:.2f} %"
+        text = f"{average.trial_id}, the mean of {listed(average.members)}: WER {average.best_value:.2f} %"
         if rank(average) <= rank(best):
-            return f"{told}, no higher than theirs ({best.best_value:.2f} %)"
-        return f"{told}, left out for {best.trial_id} with {best.best_value:.2f} %"
+            return f"{text}, no higher than theirs ({best.best_value:.2f} %)"
+        return f"{text}, left out for {best.trial_id} with {best.best_value:.2f} %"
 
     @property
     def all_trained(self) -> bool:
@@ -239,7 +239,7 @@ class SearchState:
         return self.all_ended if self.over is None else not self.failed
 
     @property
-    def guard_runs(self) -> list[TrialRecord]:
+    def guard_runs(self) -> list[Trial]:
         """The runs among which the guards choose: what would be exported without them, then the best run of each
         finalist, or of each of the best trials, that has weights.
         """
@@ -267,10 +267,10 @@ class SearchState:
         clips = ClipErrors(np.asarray(found.errors, float), np.asarray(found.words, float))
         return Measured(objective_value(found.rates), clips)
 
-    def traded(self, run: str) -> list[Traded]:
+    def guard_losses(self, run: str) -> list[GuardLoss]:
         """What a run has lost on the session's guards."""
         return [
-            trade(guard, self.measured_on(guard, None), self.measured_on(guard, run))
+            guard_loss(guard, self.measured_on(guard, None), self.measured_on(guard, run))
             for guard in self.options.guard
         ]
 
@@ -322,17 +322,17 @@ class SearchState:
             return found
         return dataclasses.replace(found, winner=winner, passed_over=found.winner)
 
-    def best(self) -> TrialRecord | None:
+    def best(self) -> Trial | None:
         """The run to export: it has weights. None before the first evaluation.
 
         What the guards chose where they did. Else the best of the winner's repeats and their mean where the finalists'
         verdict stands; else that of the trial with the lowest WER, without those that an earlier final round had
-        beaten: trials are compared with trials, as repeats, which are measured otherwise, are with repeats.
+        losers: trials are compared with trials, as repeats, which are measured otherwise, are with repeats.
         """
         judged = self.run(self.guards_judged.run) if self.guards_judged else None
         return judged if judged is not None and judged.has_weights else self._unguarded()
 
-    def _unguarded(self) -> TrialRecord | None:
+    def _unguarded(self) -> Trial | None:
         """The same without guards."""
         verdict = self.compared.verdict if self.compared else None
         if verdict is not None:
@@ -343,7 +343,7 @@ class SearchState:
         for trial in sorted(
             (record for record in self.records.all() if record.best_value is not None), key=rank
         ):
-            if trial.trial_id in self.beaten:
+            if trial.trial_id in self.losers:
                 continue
             runs = self.weights_of(trial.trial_id)
             if runs:
@@ -351,7 +351,7 @@ class SearchState:
                 return next((run for run in runs if run.trial_id == chosen), runs[0])
         return None
 
-    def weights_of(self, trial_id: str, *, repeats_first: bool = False) -> list[TrialRecord]:
+    def weights_of(self, trial_id: str, *, repeats_first: bool = False) -> list[Trial]:
         """The runs of a trial's settings that have weights: itself, then its repeats from the lowest WER on, then the
         means of its repeats.
         """
@@ -361,7 +361,7 @@ class SearchState:
         order = [*repeats, *own] if repeats_first else [*own, *repeats]
         return [run for run in [*order, *sorted(averages, key=rank)] if run.has_weights]
 
-    def superfluous(self, choice: ExportChosen) -> list[TrialRecord]:
+    def superfluous(self, choice: ExportChosen) -> list[Trial]:
         """The runs whose weights go by this choice."""
         if self.options.keep_checkpoints == "all":
             return []
@@ -369,7 +369,7 @@ class SearchState:
         ended = (run for run in self.runs if run.status != "running" and run.has_weights)
         return [run for run in ended if run.trial_id not in kept]
 
-    def repeats_of(self, trial_id: str) -> list[TrialRecord]:
+    def repeats_of(self, trial_id: str) -> list[Trial]:
         """Those of a trial's repeats that came to their end, from the lowest WER on."""
         repeats = (run for run in self.repeats.all() if trial_of(run.trial_id) == trial_id and run.finished)
         return sorted(repeats, key=rank)
@@ -389,7 +389,7 @@ class SearchState:
     def value(self) -> float | None:
         """What the search came to, in percent: the winner's mean over its seeds, else the objective of the best run."""
         if self.verdict is not None:
-            return self.verdict.standing.mean
+            return self.verdict.score.mean
         best = self.best()
         return best.best_value if best else None
 
@@ -460,7 +460,7 @@ def _fold(event: Event, state: SearchState, now: float) -> None:
         case GuardMeasured():
             state.guards[event.run, event.guard] = event
         case ExportChosen():
-            state.beaten |= frozenset(event.beaten)
+            state.losers |= frozenset(event.losers)
             for run in state.superfluous(event):
                 run.weights_dropped = True
         case SearchEnded():
@@ -468,7 +468,7 @@ def _fold(event: Event, state: SearchState, now: float) -> None:
                 run.pause(now)
 
 
-def _fold_run(event: Event, run: TrialRecord, state: SearchState, now: float) -> None:
+def _fold_run(event: Event, run: Trial, state: SearchState, now: float) -> None:
     """What an event changes of its run."""
     match event:
         case TrialStarted():
@@ -479,7 +479,7 @@ def _fold_run(event: Event, run: TrialRecord, state: SearchState, now: float) ->
             known = {"samples_seen": seen, "epoch": event.epoch, "finished": event.finished}
             run.add_evaluation({**event.metrics, **known}, event.stop, event.keep, event.sources)
             if run.value is not None:
-                run.first_heard.setdefault((seen, run.value), now)
+                run.first_logged.setdefault((seen, run.value), now)
         case CheckpointSaved():
             run.add_saved(event.samples_seen, event.epoch, event.checkpoint, event.keep)
         case TrialRecovered():
@@ -495,28 +495,30 @@ def _fold_run(event: Event, run: TrialRecord, state: SearchState, now: float) ->
 
 def _begin(event: SessionStarted, state: SearchState, now: float) -> None:
     for run in state.runs:
-        run.pause(state.heard)  # of a process that was killed; what came after the last event is not known
+        run.pause(
+            state.last_event_time
+        )  # of a process that was killed; what came after the last event is not known
         run.lose_unsaved()
         if run.status == "running" and run.outcome != "running":  # killed after that was decided
-            _end(run, state, run.outcome, state.heard)
+            _end(run, state, run.outcome, state.last_event_time)
     if state.session is not None:
-        state._earlier_seconds += max(0.0, state.heard - state.session.began)
+        state._earlier_seconds += max(0.0, state.last_event_time - state.session.began)
     else:
         state.created = now
     if state.over is not None and state.over.reason == "plateau":
-        state.plateau_since = state.heard
+        state.plateau_since = state.last_event_time
     state.session, state.options, state.over, state.cut = event, event.options, None, None
 
 
 def _propose(event: TrialProposed, state: SearchState) -> None:
     records = {"repeat": state.repeats, "average": state.averages}.get(event.kind, state.records)
     if event.trial_id not in records:
-        records.add(TrialRecord(event.trial_id, event.config, event.effective_batch, members=event.members))
+        records.add(Trial(event.trial_id, event.config, event.effective_batch, members=event.members))
         if event.kind != "average":
             _forget(state, *_JUDGED)
 
 
-def _end(run: TrialRecord, state: SearchState, status: Outcome, now: float) -> None:
+def _end(run: Trial, state: SearchState, status: Outcome, now: float) -> None:
     # A training that failed too often can be resumed, a trial of a search cannot.
     run.end(status, now, resumable=state.options.kind == "training" and status == "failed")
     run.session = state.session.session if state.session else 0

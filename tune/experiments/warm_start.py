@@ -16,7 +16,7 @@ from tune.util.plain import restored
 
 if TYPE_CHECKING:
     from tune.experiments.experiment import Experiment
-    from tune.search.records import TrialRecord
+    from tune.search.records import Trial
     from tune.space.space import SearchSpace
 
 WARM_START_FILE = "warm_start.json"
@@ -125,7 +125,7 @@ def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict
     )
 
 
-def _budget(trial: TrialRecord, saved: Experiment) -> int:
+def _budget(trial: Trial, saved: Experiment) -> int:
     """Samples of a trial's full budget: a budget in steps is more of them with a larger batch."""
     steps, batch = saved.settings.train_config.get("max_steps"), trial.effective_batch
     return int(steps * batch) if steps and batch else saved.settings.rungs[-1]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trainer.conversion.formats import Target
     from trainer.scoring.alignment import ClipErrors
     from tune.experiments.storage import Storage
-    from tune.search.records import TrialRecord
+    from tune.search.records import Trial
 
 CARD_FILE = "README.md"
 EVALUATION_FILE = "evaluation.json"
@@ -144,7 +144,7 @@ def export_trial(
     return outcome
 
 
-def _find_trial(saved: Experiment, trial_id: str | None) -> TrialRecord:
+def _find_trial(saved: Experiment, trial_id: str | None) -> Trial:
     """The run of this name, or the best; raises `ExperimentError` where its weights are not there."""
     if trial_id is None:
         return saved.best
@@ -229,7 +229,7 @@ def _whole(rates: dict[str, float]) -> dict[str, Any]:
     return {**rates, "clips": int(rates["clips"])}
 
 
-def _rates_of_search(saved: Experiment, trial: TrialRecord) -> Rates:
+def _rates_of_search(saved: Experiment, trial: Trial) -> Rates:
     """Error rates as the search measured them: of the run that is exported on test, too."""
     before = _whole(saved.state.base_rates_for(trial))
     if before["clips"] == saved.state.base_rates["clips"]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from huggingface_hub import ModelCard, ModelCardData
 
     from tune.experiments.experiment import Experiment
-    from tune.search.records import TrialRecord
+    from tune.search.records import Trial
 
 _TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 PLACE = "PATH_OF_THIS_FOLDER"
@@ -36,7 +36,7 @@ the low and the high end, of 95 %."""
 
 def model_card(
     saved: Experiment,
-    trial: TrialRecord,
+    trial: Trial,
     rates: Rates,
     window_seconds: float,
     *,
@@ -63,7 +63,7 @@ def model_card(
     sources, seconds = state.data.sources, state.data.seconds
     own = [code for each in sources.values() for code in each["language"]]
     languages = list(dict.fromkeys([config.language or "en", *own]))
-    scores = state.verdict.standings if state.verdict else []
+    scores = state.verdict.scores if state.verdict else []
     objective = objective_name(next(iter(rates.values()))["after"])
     card: ModelCard = ModelCard.from_template(
         _metadata(config, rates, saved.name, languages),
@@ -81,7 +81,7 @@ def model_card(
         sources=source_table(state, str(config.language)),
         base=short_source(config.model_source),
         on_hub=_is_hub_id(config.model_source),
-        standing=next((each for each in scores if trial.trial_id in each.runs), None),
+        score=next((each for each in scores if trial.trial_id in each.runs), None),
         averaged=listed(trial.members, most=len(trial.members)),
         normalizer_text=make_normalizer(config).description,
         unit=unit_note(config),

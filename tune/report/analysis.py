@@ -20,7 +20,7 @@ from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.results import baseline_clips, how_it_ended, parse_clips
 from tune.report.scales import Scale, scale_of
 from tune.search.finalists import Noise, describe_mean, gain_interval, objective_interval, seed_noise
-from tune.search.records import TrialRecord
+from tune.search.records import Trial
 from tune.search.samplers import projected
 from tune.search.searcher import EarlierTrial, optuna_trial
 from tune.util.cloud_errors import cloud_errors
@@ -72,7 +72,7 @@ class Analysis(Experiment):
     """What commands that name the experiment end with: where it is, nothing for the default."""
 
     @property
-    def trials(self) -> Sequence[TrialRecord]:
+    def trials(self) -> Sequence[Trial]:
         """All of them, in their order."""
         return self.state.records.all()
 
@@ -91,7 +91,7 @@ class Analysis(Experiment):
         """Samples in an epoch; 0 where nothing is known of the data."""
         return self.state.data.epoch_samples or float(self.settings.data.clips.get("train", 0))
 
-    def budget_of(self, trial: TrialRecord) -> int:
+    def budget_of(self, trial: Trial) -> int:
         """Samples of a trial's own full budget."""
         steps = self.settings.base.max_steps
         return int(steps) * trial.effective_batch if steps and trial.effective_batch else self.budget
@@ -122,7 +122,7 @@ class Analysis(Experiment):
         return {name: scale_of(name, parameter) for name, parameter in self.parameters.items()}
 
     @property
-    def winning_trial(self) -> TrialRecord | None:
+    def winning_trial(self) -> Trial | None:
         """The trial whose settings won: the finalists' verdict, else the lowest WER."""
         chosen = self.state.verdict or self.state.guards_judged
         return self.state.records[str(self.state.winner)] if chosen else self.state.records.best()
@@ -137,12 +137,12 @@ class Analysis(Experiment):
         return next(point for point in reversed(points) if point.get("method", method) == method)
 
     @property
-    def recipe_trial(self) -> TrialRecord | None:
+    def recipe_trial(self) -> Trial | None:
         """The trial that had them, one of the first of every search; None before it began."""
         return next((trial for trial in self.trials if trial.config == self.recipe), None)
 
     @functools.cached_property
-    def _study(self) -> tuple[list[TrialRecord], optuna.Study]:
+    def _study(self) -> tuple[list[Trial], optuna.Study]:
         """Trials that compare, and the same with the logarithms of the WERs that they came or would have come to.
 
         One that was stopped early or still runs counts with its lowest WER times what others' fell by from there to
@@ -203,7 +203,7 @@ class Analysis(Experiment):
         """The settings to take away; None where nothing was measured."""
         verdict, trial = self.state.verdict, self.winning_trial
         if verdict is not None:
-            won, runs = verdict.standing, self.winning_runs
+            won, runs = verdict.score, self.winning_runs
             unfinished = any(run.status != "completed" for run in runs)
             return Winner(won.trial_id, won.mean, len(won.values), won.mean_interval, unfinished)
         if trial is None or trial.best_value is None:
@@ -212,7 +212,7 @@ class Analysis(Experiment):
         interval = objective_interval(clips, self.seeds) if clips else None
         return Winner(trial.trial_id, trial.best_value, 1, interval, trial.status != "completed")
 
-    def _clips(self, runs: Sequence[TrialRecord]) -> list[ClipErrors]:
+    def _clips(self, runs: Sequence[Trial]) -> list[ClipErrors]:
         """The errors by clip of the runs' best checkpoints; none where those of any are gone, or cannot be read."""
         files, found = CheckpointFiles(self.folder), []
         for run in runs:
@@ -228,7 +228,7 @@ class Analysis(Experiment):
     @functools.cached_property
     def seeds(self) -> Noise:
         """The noise between seeds: what the finalists show of it, else the usual one."""
-        return seed_noise(self.state.verdict.standings if self.state.verdict else ())
+        return seed_noise(self.state.verdict.scores if self.state.verdict else ())
 
     @property
     def pair_noise(self) -> float:
@@ -236,10 +236,10 @@ class Analysis(Experiment):
         return 1.96 * 2**0.5 * self.seeds[0]
 
     @property
-    def winning_runs(self) -> list[TrialRecord]:
+    def winning_runs(self) -> list[Trial]:
         """The trainings that the winner's WER is the mean of."""
         if self.state.verdict is not None:
-            return [self.state.repeats[run] for run in self.state.verdict.standing.runs]
+            return [self.state.repeats[run] for run in self.state.verdict.score.runs]
         return [self.winning_trial] if self.winning_trial is not None else []
 
     @functools.cached_property
@@ -258,18 +258,18 @@ class Analysis(Experiment):
         return "winner" if self.has_ended else "best trial"
 
     @functools.cached_property
-    def ranked(self) -> list[TrialRecord]:
+    def ranked(self) -> list[Trial]:
         """Trials that did not diverge, from the lowest WER that they came to, or would have come to."""
         shown = [t for t in self.trials if t.trial_id in self.expected and t.status != "diverged"]
         return sorted(shown, key=lambda trial: self.expected[trial.trial_id])
 
     @property
-    def whole(self) -> list[TrialRecord]:
+    def whole(self) -> list[Trial]:
         """Trials that had their whole budget, from the lowest WER on."""
         return [trial for trial in self.ranked if trial.status == "completed"]
 
     @property
-    def all_diverged(self) -> list[TrialRecord]:
+    def all_diverged(self) -> list[Trial]:
         """Trials that diverged, where all did that came to an evaluation; empty where one did not."""
         judged = [trial for trial in self.trials if trial.evaluations or trial.status == "diverged"]
         return judged if all(trial.status == "diverged" for trial in judged) else []
@@ -325,7 +325,7 @@ def _find_stage(saved: Experiment, *, ended: bool) -> Stage:
     return "running" if running else "interrupted"
 
 
-def _close(run: TrialRecord) -> None:
+def _close(run: Trial) -> None:
     """Name the end of a run that nobody goes on with: what was decided of it, else that it was broken off."""
     if run.status == "running":
         run.pause(time.time())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tune.report.analysis import Analysis
-from tune.search.records import Status, TrialRecord
+from tune.search.records import Status, Trial
 
 OUTCOMES: dict[Status, str] = {
     "completed": "completed",
@@ -73,7 +73,7 @@ def find_costs(analysis: Analysis) -> Costs:
     """Add up the time that each run held its devices."""
     resources, trials = analysis.settings.resources, analysis.trials
     each = resources.gpus or resources.cpus
-    groups: dict[str, Sequence[TrialRecord]] = {
+    groups: dict[str, Sequence[Trial]] = {
         name: [trial for trial in trials if trial.status == outcome] for outcome, name in OUTCOMES.items()
     }
     groups |= {FINALISTS: analysis.state.repeats.all(), AVERAGES: analysis.state.averages.all()}

@@ -9,7 +9,7 @@ from tune.pages.figures import BLUE, GREEN, MUTED, ORANGE, PAPER, PURPLE, RED, P
 from tune.report.analysis import Analysis
 from tune.report.costs import OUTCOMES
 from tune.report.scales import Scale, tell, wer_axis
-from tune.search.records import Status, TrialRecord
+from tune.search.records import Status, Trial
 from tune.util.console import clock, key_settings
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _SPREAD = 0.5
 """Share of a choice's width over which its trials are spread, so that equal ones do not hide each other."""
 
 
-def _describe(trial: TrialRecord) -> str:
+def _describe(trial: Trial) -> str:
     """A trial in one line, for who points at it."""
     wer = "" if trial.best_value is None else f", best WER {trial.best_value:.2f} %"
     return f"trial {trial.trial_id}: {OUTCOMES[trial.status]}{wer}; {key_settings(trial.config)}"
@@ -136,7 +136,7 @@ def draw_training(analysis: Analysis) -> Picture | None:
     return Picture("curve", caption, figure, 330)
 
 
-def _place(trial: TrialRecord, scale: Scale) -> float:
+def _place(trial: Trial, scale: Scale) -> float:
     """Where a trial stands on a setting's axis; those of one choice are spread by the golden section."""
     value = trial.config[scale.name]
     if scale.values is None:
@@ -144,7 +144,7 @@ def _place(trial: TrialRecord, scale: Scale) -> float:
     return scale.values.index(value) + ((int(trial.trial_id) * 0.618034) % 1 - 0.5) * _SPREAD
 
 
-def _draw_trials(figure: Figure, analysis: Analysis, scale: Scale, trials: Sequence[TrialRecord]) -> None:
+def _draw_trials(figure: Figure, analysis: Analysis, scale: Scale, trials: Sequence[Trial]) -> None:
     """Marks of trials: filled where they had their whole budget; the winner stands out, on top."""
     winner = analysis.winning_trial
     trials = sorted(trials, key=lambda trial: (trial is winner, trial.status == "completed"))

@@ -15,7 +15,7 @@ from tune.report.scales import tell
 from tune.report.shared import gain_tile, shared_parts, state_text, test_tiles
 from tune.search.finalists import describe_lowest
 from tune.search.guards import guard_names
-from tune.search.records import TrialRecord, listed, trial_of, trial_order
+from tune.search.records import Trial, listed, trial_of, trial_order
 from tune.util.console import SHORT_NAMES, clock
 
 _LEAST_TO_COMPARE = 3
@@ -83,8 +83,8 @@ def _tiles(analysis: Analysis, costs: Costs) -> list[tuple[str, str]]:
     recipe = analysis.recipe_trial
     if recipe is not None and recipe.status == "completed" and recipe.trial_id != winner.trial_id:
         # As the winner is: of the same seeds and the same window, where the usual settings were a finalist.
-        standings = analysis.state.verdict.standings if analysis.state.verdict else ()
-        of_seeds = next((one for one in standings if one.trial_id == recipe.trial_id), None)
+        scores = analysis.state.verdict.scores if analysis.state.verdict else ()
+        of_seeds = next((one for one in scores if one.trial_id == recipe.trial_id), None)
         how = ", one seed, as trials are measured" if analysis.state.verdict else ""
         value = recipe.best_value
         if of_seeds is not None:
@@ -145,28 +145,28 @@ def _finalists(analysis: Analysis) -> dict[str, Any] | None:
         )
         return {"text": text, "rows": [], "strong": ()}
     rows: list[list[Cell | str]] = []
-    for standing in verdict.standings:
-        leads, interval = standing is verdict.standings[0], standing.mean_interval
-        won, alike = standing.trial_id == verdict.winner, standing.trial_id in verdict.undecided
+    for score in verdict.scores:
+        leads, interval = score is verdict.scores[0], score.mean_interval
+        won, alike = score.trial_id == verdict.winner, score.trial_id in verdict.undecided
         rows.append(
             [
-                standing.trial_id,
-                str(len(standing.values)),
-                f"{standing.mean:.2f}",
-                "" if standing.sd is None else f"{standing.sd:.2f}",
+                score.trial_id,
+                str(len(score.values)),
+                f"{score.mean:.2f}",
+                "" if score.sd is None else f"{score.sd:.2f}",
                 f"{interval[0]:.2f} to {interval[1]:.2f}",
-                "" if leads else f"{standing.difference:.2f}",
-                "" if leads else f"{standing.interval[0]:.2f} to {standing.interval[1]:.2f}",
-                clock(standing.seconds),
+                "" if leads else f"{score.difference:.2f}",
+                "" if leads else f"{score.interval[0]:.2f} to {score.interval[1]:.2f}",
+                clock(score.seconds),
                 Cell("winner" if won else "no difference shown" if alike else "", "nowrap"),
             ]
         )
     text = "The best trials once more with other seeds, since a single training is partly luck."
-    if len(verdict.standings) > 1:
+    if len(verdict.scores) > 1:
         text += f" Trial {verdict.describe()}."
     if told := analysis.state.average_text:
         text += f" {told}."
-    strong = [i for i, standing in enumerate(verdict.standings) if standing.trial_id == verdict.winner]
+    strong = [i for i, score in enumerate(verdict.scores) if score.trial_id == verdict.winner]
     return {"text": text, "rows": rows, "strong": strong}
 
 
@@ -177,10 +177,10 @@ def _guards(analysis: Analysis) -> dict[str, Any] | None:
         return None
     names, strong = guard_names(state.options.guard), []
     rows: list[list[Cell | str]] = []
-    for run, traded in judged.models.items():
+    for run, guard_losses in judged.models.items():
         wer = state.run(run).best_value
         strong += [len(rows)] if run == judged.run else []
-        for each in traded:
+        for each in guard_losses:
             kept = "kept" if each.kept else "lost"
             figures = [each.base, each.rate, each.loss]
             told = ["" if figure is None else f"{figure:.2f}" for figure in figures]
@@ -229,7 +229,7 @@ def _trials(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def _trial_table(analysis: Analysis, trials: Sequence[TrialRecord]) -> dict[str, Any]:
+def _trial_table(analysis: Analysis, trials: Sequence[Trial]) -> dict[str, Any]:
     settings, winner = list(analysis.parameters), analysis.winning_trial
     names = ["trial", "status", *(SHORT_NAMES.get(name, name) for name in settings)]
     second = [] if analysis.state.task == TRANSLATE else ["CER %"]
@@ -243,7 +243,7 @@ def _trial_table(analysis: Analysis, trials: Sequence[TrialRecord]) -> dict[str,
     return {"names": names, "rows": rows, "numbers": 2, "after": int(told), "strong": strong}
 
 
-def _trial_row(trial: TrialRecord, names: Sequence[str], with_cer: bool) -> list[Cell | str]:
+def _trial_row(trial: Trial, names: Sequence[str], with_cer: bool) -> list[Cell | str]:
     cer = "" if trial.best_cer is None else f"{trial.best_cer:.2f}"
     return [
         trial.trial_id,
@@ -257,7 +257,7 @@ def _trial_row(trial: TrialRecord, names: Sequence[str], with_cer: bool) -> list
     ]
 
 
-def _why(trial: TrialRecord) -> Cell:
+def _why(trial: Trial) -> Cell:
     """Why a trial ended before its budget."""
     stop = trial.stop
     if trial.status == "failed":

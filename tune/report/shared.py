@@ -22,8 +22,8 @@ def state_text(analysis: Analysis) -> str:
     text = f"{stage}, {ended} of {asked} trials ended in {clock(state.seconds)}"
     if state.end:
         text += f" ({state.end.text})"
-    if analysis.stage in ("running", "unfinished") and state.heard:
-        heard = datetime.datetime.fromtimestamp(state.heard).astimezone()
+    if analysis.stage in ("running", "unfinished") and state.last_event_time:
+        heard = datetime.datetime.fromtimestamp(state.last_event_time).astimezone()
         text += f", last heard of at {heard:%H:%M on %Y-%m-%d}"
     return text
 

@@ -23,7 +23,7 @@ from tune.workers.trainable import evaluate_checkpoint, evaluate_shared, run_and
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.train import Evaluation
-    from tune.search.records import TrialRecord
+    from tune.search.records import Trial
 
 
 Result = TypeVar("Result")
@@ -143,7 +143,7 @@ def _measure(
 
 
 def measure_held_out(
-    session: Session, config: TrainConfig, run: TrialRecord
+    session: Session, config: TrainConfig, run: Trial
 ) -> tuple[Evaluation, Evaluation] | None:
     """A run's best checkpoint, and the base model, on the test split; None where the weights cannot be had.
 

@@ -30,7 +30,7 @@ from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.log import ProgressLog
 from tune.experiments.object_stores.object_store import StorageError
 from tune.search.finalists import DEFAULT_COUNT, resumable_rungs
-from tune.search.records import Outcome, TrialRecord, rank, role_of
+from tune.search.records import Outcome, Trial, rank, role_of
 from tune.search.scheduler import TRIAL_ID
 from tune.util.cloud_errors import cloud_errors
 from tune.util.console import key_settings, short_path
@@ -85,7 +85,7 @@ class Listener(abc.ABC):
             for run in self._records.running()
         )
 
-    def hear(self, trial_id: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
+    def receive(self, trial_id: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
         """Take in what a training tells; the answer where it asks."""
         if trial_id not in self._records:
             return None
@@ -101,11 +101,11 @@ class Listener(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def evaluated(self, record: TrialRecord, metrics: dict[str, Any]) -> Decision:
+    def evaluated(self, record: Trial, metrics: dict[str, Any]) -> Decision:
         """Write down an evaluation with what is decided on it, which is returned."""
 
     def _decided(
-        self, record: TrialRecord, metrics: Mapping[str, Any], stop: Stop | None, keep: Kept | None
+        self, record: Trial, metrics: Mapping[str, Any], stop: Stop | None, keep: Kept | None
     ) -> Decision:
         """Write down an evaluation that a training reported.
 
@@ -143,17 +143,17 @@ class Listener(abc.ABC):
         except OSError as error:  # it may be lost
             self._shown.event(f"[yellow]{self._not_kept}[/]: {escape(str(error))}")
 
-    def _saved(self, record: TrialRecord, told: dict[str, Any]) -> None:
+    def _saved(self, record: Trial, saved: dict[str, Any]) -> None:
         kept = record.checkpoints
         ends = record.trial_id in self._ending
         if (
-            ends or told["samples_seen"] in record.unsaved
+            ends or saved["samples_seen"] in record.unsaved
         ):  # else by a process that outlived its training's failure
-            self._log.append(CheckpointSaved(trial_id=record.trial_id, **told))
+            self._log.append(CheckpointSaved(trial_id=record.trial_id, **saved))
             self._tidy(record, [path for path in kept if path not in record.checkpoints])
             self._ending.discard(record.trial_id)
 
-    def _recovered(self, record: TrialRecord, reason: str) -> None:
+    def _recovered(self, record: Trial, reason: str) -> None:
         """Tell of a failure after which a training goes on."""
         self._log.append(TrialRecovered(trial_id=record.trial_id, reason=reason))
         where = (
@@ -164,7 +164,7 @@ class Listener(abc.ABC):
         called = self._called.format(record.trial_id)
         self._shown.event(f"[yellow]{called} failed and {where}[/]: {escape(reason.rstrip('.'))}")
 
-    def _tidy(self, record: TrialRecord, over: Sequence[str], *, ended: bool = False) -> None:
+    def _tidy(self, record: Trial, over: Sequence[str], *, ended: bool = False) -> None:
         """Remove checkpoints that others have replaced; a training that has `ended` needs nothing to go on with."""
         kept = record.checkpoint if ended else None
         if not over and kept is None:
@@ -241,17 +241,17 @@ class SearchCallback(Listener, ray.tune.Callback):
         error = Path(trial.error_file).read_text(encoding="utf-8") if trial.error_file else None
         self._recovered(self._record(trial), error_line(error) if error else "lost")
 
-    def evaluated(self, record: TrialRecord, metrics: dict[str, Any]) -> Decision:
+    def evaluated(self, record: Trial, metrics: dict[str, Any]) -> Decision:
         """Judge it, before Ray, Optuna or the trial act."""
         before = self._records.best()
         stop = self._judge.judge(record, metrics)
         keep = self._kept(record, metrics, goes_on=stop is None and not metrics.get("finished"))
         decision = self._decided(record, metrics, stop, keep)
         if math.isfinite(objective_value(metrics)):
-            self._tell(record, before, metrics)
+            self._show_evaluation(record, before, metrics)
         return decision
 
-    def _kept(self, record: TrialRecord, result: Mapping[str, Any], *, goes_on: bool) -> Kept | None:
+    def _kept(self, record: Trial, result: Mapping[str, Any], *, goes_on: bool) -> Kept | None:
         """What is saved of an evaluation: all to go on from; of a trial that ends here only what may be exported.
 
         Nothing where it is not the trial's best. A repeat goes on from some rungs only, as nothing is decided on it.
@@ -279,13 +279,15 @@ class SearchCallback(Listener, ray.tune.Callback):
         )
         return "weights" if ahead < max(1, wanted) else "errors"
 
-    def _saved(self, record: TrialRecord, told: dict[str, Any]) -> None:
-        unknown = told["samples_seen"] not in record.unsaved and told["checkpoint"] not in record.checkpoints
+    def _saved(self, record: Trial, saved: dict[str, Any]) -> None:
+        unknown = (
+            saved["samples_seen"] not in record.unsaved and saved["checkpoint"] not in record.checkpoints
+        )
         if unknown and record.trial_id not in self._ending:
-            self._tidy(record, [told["checkpoint"]])
-        super()._saved(record, told)
+            self._tidy(record, [saved["checkpoint"]])
+        super()._saved(record, saved)
 
-    def _tell(self, record: TrialRecord, before: TrialRecord | None, result: Mapping[str, Any]) -> None:
+    def _show_evaluation(self, record: Trial, before: Trial | None, result: Mapping[str, Any]) -> None:
         news = ", best so far" if before is None or objective_value(result) <= rank(before) else ""
         self.display.event(
             f"trial {record.trial_id} epoch {record.epoch:.2f}: WER {record.value:.2f} %{news}"
@@ -325,13 +327,13 @@ class SearchCallback(Listener, ray.tune.Callback):
         else:
             super().progress(trial_id, metrics, timestamp)
 
-    def _record(self, trial: Any) -> TrialRecord:
+    def _record(self, trial: Any) -> Trial:
         record = self._records[trial.config[TRIAL_ID]]
         if not record.folder:  # its process was lost before it had begun
             self.on_trial_start(0, [], trial)
         return record
 
-    def _end(self, record: TrialRecord, outcome: Outcome, error: str | None = None) -> None:
+    def _end(self, record: Trial, outcome: Outcome, error: str | None = None) -> None:
         over = [path for path in record.checkpoints if path != record.checkpoint]
         self._log.append(
             TrialEnded(

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from trainer.train import Evaluation
     from tune.experiments.experiment import OpenExperiment
     from tune.search.guards import Guard
-    from tune.search.records import TrialRecord
+    from tune.search.records import Trial
     from tune.workers.averages import Measured
 
 MeasureMean: TypeAlias = "Callable[[dict[str, Any], Sequence[str], str, float], Measured]"
 """See `tune.workers.averages.measure_mean`, with settings in place of inputs and files."""
-MeasureOnGuard: TypeAlias = "Callable[[Guard, TrialRecord | None], tuple[Evaluation, str]]"
+MeasureOnGuard: TypeAlias = "Callable[[Guard, Trial | None], tuple[Evaluation, str]]"
 """The base model (no run) or a run on a guard; and what tells its clips from others."""
 
 
@@ -101,7 +101,7 @@ def measure_average(experiment: OpenExperiment, measure: MeasureMean, say: Calla
     say(state.average_text)
 
 
-def _proposed(experiment: OpenExperiment, runs: Sequence[TrialRecord]) -> TrialRecord:
+def _proposed(experiment: OpenExperiment, runs: Sequence[Trial]) -> Trial:
     """The mean of these runs: one that a killed process had begun, or a new one."""
     state, members = experiment.log.state, [run.trial_id for run in runs]
     if (begun := state.average_of(members)) is not None:
@@ -161,6 +161,6 @@ def judge_guards(
                 f"warning: {name or 'the base model'} is not measured on the guard {guard.data}: {event.text}"
             )
         experiment.log.append(dataclasses.replace(event, seconds=time.time() - began))
-    models = {run.trial_id: state.traded(run.trial_id) for run in runs}
+    models = {run.trial_id: state.guard_losses(run.trial_id) for run in runs}
     experiment.log.append(GuardsJudged(run=choose(models), models=models))
     say(state.guards_text)

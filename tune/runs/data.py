@@ -160,8 +160,8 @@ def what_clips_show(base: TrainConfig, table: ClipTable) -> str:
     signs = np.where(np.arange(len(lengths)) % 2, 1.0, -1.0)
     _, error, quantile = ratio(signs * np.sqrt(_APART * lengths), lengths)
     points, needed = 100 * quantile * error, len(lengths) * (196 * error) ** 2
-    told = f"{known}: differences under {points:.{0 if points >= 1.95 else 1}f} points are noise"
-    return told if points <= 1 else f"{told}; about {float(f'{needed:.1g}'):,.0f} clips tell 1 point"
+    text = f"{known}: differences under {points:.{0 if points >= 1.95 else 1}f} points are noise"
+    return text if points <= 1 else f"{text}; about {float(f'{needed:.1g}'):,.0f} clips tell 1 point"
 
 
 def prepare_features(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tune.experiments.experiment import OpenExperiment
     from tune.experiments.state import SearchState
-    from tune.search.records import TrialRecord
+    from tune.search.records import Trial
 
 _KEPT_FILES = (UTTERANCES_FILE, CONFIG_FILE)
 """What stays of a checkpoint without its weights: finalists of a search that goes on are compared by it."""
@@ -86,11 +86,11 @@ def compare(experiment: OpenExperiment) -> bool:
     return True
 
 
-def _choice(state: SearchState, best: TrialRecord) -> ExportChosen:
+def _choice(state: SearchState, best: Trial) -> ExportChosen:
     verdict = state.verdict
     if verdict is not None:
-        beaten = {standing.trial_id for standing in verdict.standings} - {verdict.winner}
-        return ExportChosen(run=best.trial_id, beaten=sorted(state.beaten | beaten))
+        losers = {score.trial_id for score in verdict.scores} - {verdict.winner}
+        return ExportChosen(run=best.trial_id, losers=sorted(state.losers | losers))
     # Finalists that could not be compared all keep their weights.
     wanted = state.options.n_finalists and state.final_round and state.compared
     finalists = list(state.final_round.finalists) if wanted and state.final_round else []
@@ -101,7 +101,7 @@ def _choice(state: SearchState, best: TrialRecord) -> ExportChosen:
         for run in state.runs
         if trial_of(run.trial_id) in finalists and run.trial_id != best.trial_id
     ]
-    return ExportChosen(run=best.trial_id, keep=keep, beaten=sorted(state.beaten))
+    return ExportChosen(run=best.trial_id, keep=keep, losers=sorted(state.losers))
 
 
 def remove_dropped(experiment: OpenExperiment, say: Callable[[str], None]) -> None:
@@ -132,12 +132,12 @@ def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCo
             found.setdefault(trial, []).append(repeat)
     without = [name for name in names if name not in found]
     if without:
-        told = f"trial {without[0]} has" if len(without) == 1 else f"trials {', '.join(without)} have"
-        return FinalistsCompared(verdict=None, text=f"{told} no repeat that came to its end")
+        who = f"trial {without[0]} has" if len(without) == 1 else f"trials {', '.join(without)} have"
+        return FinalistsCompared(verdict=None, text=f"{who} no repeat that came to its end")
     return FinalistsCompared(verdict=judge_finalists(found) if found else None)
 
 
-def clips_of(run: TrialRecord, files: CheckpointFiles) -> ClipErrors | None:
+def clips_of(run: Trial, files: CheckpointFiles) -> ClipErrors | None:
     """The errors of each validation clip that a run's best checkpoint has; None where they cannot be read."""
     try:
         return parse_clips(files.read(str(run.checkpoint), UTTERANCES_FILE))
@@ -145,7 +145,7 @@ def clips_of(run: TrialRecord, files: CheckpointFiles) -> ClipErrors | None:
         return None
 
 
-def set_aside_leftovers(
+def remove_unnamed_checkpoints(
     experiment: OpenExperiment, say: Callable[[str], None], *, ended: bool = False
 ) -> None:
     """Checkpoints that no event names, such as those that a killed process had written: of a folder they go.
@@ -155,6 +155,6 @@ def set_aside_leftovers(
     known = {path for run in experiment.log.state.runs for path in run.checkpoints}
     try:
         experiment.before_deletion()
-        CheckpointFiles(experiment.folder).set_aside(known, remove=ended or not experiment.folder.remote)
+        CheckpointFiles(experiment.folder).remove_unnamed(known, remove=ended or not experiment.folder.remote)
     except cloud_errors(StorageError) as error:
         say(f"warning: checkpoints that nobody needs stay: {error}")

@@ -11,7 +11,7 @@ from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
 from tune.experiments.log import read_log
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.results import how_it_ended, write_results
-from tune.runs.final_round import choose_export, set_aside_leftovers
+from tune.runs.final_round import choose_export, remove_unnamed_checkpoints
 from tune.util.errors import ExperimentError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def finish(experiment: OpenExperiment, say: Callable[[str], None], *, storage_op
         log.append(TrialsOver())
     choose_export(experiment, say)
     if not state.something_is_left:
-        set_aside_leftovers(experiment, say, ended=True)
+        remove_unnamed_checkpoints(experiment, say, ended=True)
     words: dict[str | None, SearchStatus] = {None: "interrupted", "finished": "completed", "failed": "failed"}
     end, status = state.end, words[how_it_ended(state)]
     ended = SearchEnded(status=status, reason=end.reason if end else None, text=end.text if end else "")
@@ -68,16 +68,16 @@ def write_report(folder: ExperimentFolder, say: Callable[[str], None], storage_o
     try:
         save_page(analyse(folder, storage_option, ended=True))
     except _DRAWING as error:
-        told = str(error) if isinstance(error, ExperimentError) else f"{type(error).__name__}: {error}"
-        say(f"warning: there is no new report: {told}")
+        reason = str(error) if isinstance(error, ExperimentError) else f"{type(error).__name__}: {error}"
+        say(f"warning: there is no new report: {reason}")
 
 
-def is_owed(state: SearchState) -> bool:
+def only_end_is_left(state: SearchState) -> bool:
     """Whether all that was asked for has been done, but for the end of it: the process was killed before."""
     return state.session is not None and not state.written and not state.something_is_left
 
 
-def finish_if_owed(folder: ExperimentFolder, say: Callable[[str], None], storage_option: str = "") -> bool:
+def finish_if_left(folder: ExperimentFolder, say: Callable[[str], None], storage_option: str = "") -> bool:
     """Finish an experiment whose process was killed when nothing was left but the end; whether it was so.
 
     Raises:
@@ -98,7 +98,7 @@ def finish_if_owed(folder: ExperimentFolder, say: Callable[[str], None], storage
 def _is_left(folder: ExperimentFolder) -> bool:
     """Whether the end is owed, and no process comes to it; raises `ExperimentError` for a damaged log."""
     log = folder.path / EVENTS_FILE
-    return log.is_file() and not is_running(folder) and is_owed(read_log(log))
+    return log.is_file() and not is_running(folder) and only_end_is_left(read_log(log))
 
 
 def find_finished(name: str, storage: Storage) -> ExperimentFolder:
@@ -115,7 +115,7 @@ def find_finished(name: str, storage: Storage) -> ExperimentFolder:
         return folder
     notes: list[str] = []
     try:
-        if finish_if_owed(folder, notes.append, storage.option):
+        if finish_if_left(folder, notes.append, storage.option):
             notes.insert(0, f"note: {name} had not come to its end, and was finished now")
     except (ExperimentError, StorageError, OSError) as error:
         notes.append(f"note: {name} has not come to its end and cannot be finished here: {error}")

@@ -17,7 +17,7 @@ from tune.util.console import say
 if TYPE_CHECKING:
     from tune.experiments.state import SearchState
     from tune.runs.plan import Plan
-    from tune.search.records import TrialRecord
+    from tune.search.records import Trial
 
 
 @dataclasses.dataclass
@@ -30,7 +30,7 @@ class Outcome:
     """What was not delivered to MLflow and the other stores, in one line."""
 
     @functools.cached_property
-    def trials(self) -> list[TrialRecord]:
+    def trials(self) -> list[Trial]:
         """All trials; those that still ran were stopped by who interrupted the search, not by a failure."""
         return [_closed(run) for run in self.state.records.all()]
 
@@ -40,7 +40,7 @@ class Outcome:
         return self.state.value is not None and self.state.value < self.state.comparable_base
 
 
-def _closed(run: TrialRecord) -> TrialRecord:
+def _closed(run: Trial) -> Trial:
     return dataclasses.replace(run, status="interrupted") if run.status == "running" else run
 
 

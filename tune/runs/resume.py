@@ -11,7 +11,7 @@ from tune.experiments.experiment import Experiment, OpenExperiment, find_experim
 from tune.experiments.options import TRIAL
 from tune.experiments.paths import absolute_guards
 from tune.experiments.warm_start import WarmStart
-from tune.runs.finish import is_owed
+from tune.runs.finish import only_end_is_left
 from tune.runs.plan import Plan
 from tune.space.space import space_of_one
 from tune.util.errors import ExperimentError
@@ -114,4 +114,4 @@ def _only_finish(experiment: OpenExperiment, options: SearchOptions) -> bool:
     measured = "test" not in experiment.settings.data.clips or (
         state.held_out is not None and state.held_out.run == chosen
     )
-    return not left and measured and is_owed(state)
+    return not left and measured and only_end_is_left(state)

@@ -21,7 +21,7 @@ from tune.runs.final_round import (
     compare,
     plan_final_round,
     remove_dropped,
-    set_aside_leftovers,
+    remove_unnamed_checkpoints,
 )
 from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tune.experiments.experiment import OpenExperiment
     from tune.runs.plan import Plan
     from tune.search.guards import Guard
-    from tune.search.records import Records, TrialRecord
+    from tune.search.records import Records, Trial
     from tune.search.searcher import EarlierTrial
     from tune.workers.averages import Measured
 
@@ -141,7 +141,7 @@ def go_on(session: Session, experiment: OpenExperiment) -> None:
     ended = sum(record.status != "running" for record in records)
     session.say(f"{ended} of {session.state.options.trials} trials have ended; the search goes on")
     remove_dropped(experiment, session.say)
-    set_aside_leftovers(experiment, session.say)
+    remove_unnamed_checkpoints(experiment, session.say)
 
 
 def trial_settings(session: Session) -> TrainConfig:
@@ -175,7 +175,7 @@ def measure_models(session: Session) -> None:
         inputs = session.inputs(session.base).with_settings(config)
         return in_worker(session, measure_mean, inputs, files, checkpoints, name, most)
 
-    def on_guard(guard: Guard, run: TrialRecord | None) -> tuple[Evaluation, str]:
+    def on_guard(guard: Guard, run: Trial | None) -> tuple[Evaluation, str]:
         config = guard_config(session.base, guard)
         digest = session.guards[guard.data].splits["validation"].digest()
         if run is None:

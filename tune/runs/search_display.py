@@ -21,7 +21,7 @@ from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
 
 if TYPE_CHECKING:
     from tune.search.finalists import Verdict
-    from tune.search.records import Records, TrialRecord
+    from tune.search.records import Records, Trial
 
 _STATUS = {
     "running": "[cyan]running[/]",
@@ -81,10 +81,10 @@ class SearchDisplay(LiveDisplay):
         )
 
 
-def most_telling(trials: Sequence[TrialRecord], best: TrialRecord | None, rows: int) -> list[TrialRecord]:
+def most_telling(trials: Sequence[Trial], best: Trial | None, rows: int) -> list[Trial]:
     """At most `rows` trials by number: the running ones and the best first, then those that ended last."""
 
-    def rank(trial: TrialRecord) -> tuple[bool, bool, tuple[int, str, int, str]]:
+    def rank(trial: Trial) -> tuple[bool, bool, tuple[int, str, int, str]]:
         is_best = best is not None and trial.trial_id == best.trial_id
         return trial.status == "running", is_best, trial_order(trial.trial_id)
 
@@ -92,7 +92,7 @@ def most_telling(trials: Sequence[TrialRecord], best: TrialRecord | None, rows: 
     return sorted(chosen, key=lambda trial: trial_order(trial.trial_id))
 
 
-def trial_table(trials: list[TrialRecord], best: TrialRecord | None) -> Table:
+def trial_table(trials: list[Trial], best: Trial | None) -> Table:
     """All trials: status, searched settings, effective batch, epoch, WER, best WER."""
     names = list(dict.fromkeys(name for trial in trials for name in trial.config))
     effective = any(trial.effective_batch != trial.config.get("train_batch_size") for trial in trials)
@@ -177,7 +177,7 @@ def _is_resumable(outcome: Outcome) -> bool:
     return outcome.state.something_is_left or cut
 
 
-def _print_result(outcome: Outcome, best: TrialRecord, console: Console) -> None:
+def _print_result(outcome: Outcome, best: Trial, console: Console) -> None:
     """What the search came to, and by how much that is better than the untouched base model.
 
     It begins with the winner's mean: the lowest WER of several trainings, on the clips by which it was chosen, is
@@ -194,16 +194,16 @@ def _print_result(outcome: Outcome, best: TrialRecord, console: Console) -> None
             console.print(f"          {luck}")
     else:
         _print_finalists(verdict, console)
-        won = verdict.standing
-        told = f"winner    WER {won.mean:6.2f} % ({won.describe()})  trial {won.trial_id}"
-        _print_winner(told, trials.get(won.trial_id, best), console)
-        if len(verdict.standings) > 1:
+        won = verdict.score
+        text = f"winner    WER {won.mean:6.2f} % ({won.describe()})  trial {won.trial_id}"
+        _print_winner(text, trials.get(won.trial_id, best), console)
+        if len(verdict.scores) > 1:
             say(console, f"verdict   trial {verdict.describe()}")
     where = "" if baseline == objective_value(outcome.state.base_rates) else " as trials are measured"
     say(console, f"baseline  WER {baseline:6.2f} %  {outcome.plan.base.model} untouched{where}")
     if test := outcome.state.tested:
-        told = f"WER {objective_value(test.rates):6.2f} % (base {objective_value(test.baseline):.2f} %)"
-        console.print(f"test      {told}  on {test.rates['clips']:,.0f} clips that chose nothing")
+        text = f"WER {objective_value(test.rates):6.2f} % (base {objective_value(test.baseline):.2f} %)"
+        console.print(f"test      {text}  on {test.rates['clips']:,.0f} clips that chose nothing")
     print_sources(outcome, console)
     if outcome.gained and wer is not None:
         gain = baseline - wer
@@ -217,15 +217,15 @@ def _print_result(outcome: Outcome, best: TrialRecord, console: Console) -> None
             f"best      WER {best.best_value:6.2f} %  {best.trial_id}, the mean of {of}, to be exported",
         )
     elif verdict is not None:
-        seeds = len(verdict.standing.values)
+        seeds = len(verdict.score.values)
         luck = f": the lowest of {seeds} seeds on the clips that chose it" if seeds > 1 else ""
         say(console, f"best      WER {best.best_value:6.2f} %  repeat {best.trial_id}, to be exported{luck}")
 
 
-def _print_winner(told: str, trial: TrialRecord, console: Console) -> None:
+def _print_winner(text: str, trial: Trial, console: Console) -> None:
     """What won, with its settings."""
     settings = ", ".join(f"{name} {short_value(value)}" for name, value in trial.config.items())
-    console.print(f"[bold]{told}: {escape(settings)}[/]", soft_wrap=True)
+    console.print(f"[bold]{text}: {escape(settings)}[/]", soft_wrap=True)
 
 
 def _print_finalists(verdict: Verdict, console: Console) -> None:
@@ -233,7 +233,7 @@ def _print_finalists(verdict: Verdict, console: Console) -> None:
     table = Table("finalist", box=None, pad_edge=False, header_style="bold")
     for name in ("repeats", "mean WER %", "sd", "behind", "95 % interval", "time"):
         table.add_column(name, justify="right")
-    for place, found in enumerate(verdict.standings):
+    for place, found in enumerate(verdict.scores):
         low, high = found.interval
         table.add_row(
             found.trial_id,

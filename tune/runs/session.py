@@ -358,21 +358,23 @@ def check_same_data(experiment: OpenExperiment, data: PreparedData) -> None:
     name, before, now = experiment.name, experiment.settings.data, data_of(data)
     if before.splits == now.splits:
         return
-    told = []
+    differences = []
     for split in dict.fromkeys((*before.splits, *now.splits)):
         if before.splits.get(split) == now.splits.get(split):
             continue
         if split not in now.splits:
-            told.append(f"has no {split} split any more")
+            differences.append(f"has no {split} split any more")
         elif split not in before.splits:
-            told.append(f"has a {split} split now")
+            differences.append(f"has a {split} split now")
         elif before.clips[split] != now.clips[split]:
-            told.append(f"has {now.clips[split]:,} {split} clips now, {before.clips[split]:,} when it began")
+            differences.append(
+                f"has {now.clips[split]:,} {split} clips now, {before.clips[split]:,} when it began"
+            )
         else:
             what = "clips, texts, languages or weights" if now.sources else "clips or texts"
-            told.append(f"has other {split} {what} now")
+            differences.append(f"has other {split} {what} now")
     raise ExperimentError(
-        f"--resume {name}: the data {', '.join(told)}; bring the old data back or start a new search"
+        f"--resume {name}: the data {', '.join(differences)}; bring the old data back or start a new search"
     )
 
 

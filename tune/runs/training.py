@@ -23,7 +23,7 @@ from tune.workers.ray_train import fit
 if TYPE_CHECKING:
     from trainer.training.report import Kept
     from tune.runs.session import Session
-    from tune.search.records import TrialRecord
+    from tune.search.records import Trial
 
 
 def train_on_ray(session: Session) -> None:
@@ -64,15 +64,15 @@ class TrainingWatch(Listener):
         """The last failure, whole."""
 
     @property
-    def record(self) -> TrialRecord:
+    def record(self) -> Trial:
         """The training's only trial."""
         return self._records[TRIAL]
 
-    def hear(self, trial_id: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
+    def receive(self, trial_id: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
         """Take in one message; the answer where it is a question."""
         if kind == FAILED:
             return self.failed(content["report"])
-        return super().hear(trial_id, kind, content, timestamp)
+        return super().receive(trial_id, kind, content, timestamp)
 
     def progress(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
         """Also on the screen."""
@@ -93,7 +93,7 @@ class TrainingWatch(Listener):
         self._recovered(self.record, error_line(report))
         self._display.restart()
 
-    def evaluated(self, record: TrialRecord, metrics: dict[str, Any]) -> Decision:
+    def evaluated(self, record: Trial, metrics: dict[str, Any]) -> Decision:
         """It goes on, unless it has diverged."""
         if metrics.get("diverged"):
             seen = int(metrics["samples_seen"])
@@ -124,7 +124,7 @@ def _fit(session: Session, watch: TrainingWatch) -> Literal["completed", "failed
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     plan, channel = session.plan, session.channel
-    reader = ProgressReader(channel, watch.hear, watch.flush_progress)
+    reader = ProgressReader(channel, watch.receive, watch.flush_progress)
     reader.start()
     inputs, folder = session.inputs(plan.base), plan.experiment_folder
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

@@ -20,7 +20,7 @@ from tune.util.console import LiveDisplay, clock, say, short_path, short_value
 from tune.util.errors import error_line
 
 if TYPE_CHECKING:
-    from tune.search.records import TrialRecord
+    from tune.search.records import Trial
 
 ERROR_FILE = "error.txt"
 _EVERY_SECONDS = 30.0
@@ -35,7 +35,7 @@ class TrainDisplay(LiveDisplay):
     ) -> None:
         super().__init__(console)
         self._budget, self._baseline, self._trouble = budget, baseline, trouble
-        self._record: TrialRecord | None = None
+        self._record: Trial | None = None
         self._learning_rate: float | None = None
         self._told = self._started
         self._first: tuple[float, int] | None = None
@@ -47,7 +47,7 @@ class TrainDisplay(LiveDisplay):
         """Forget the pace: the workers start anew."""
         self._first = None
 
-    def update(self, record: TrialRecord, metrics: Mapping[str, float]) -> None:
+    def update(self, record: Trial, metrics: Mapping[str, float]) -> None:
         """Take in where the training stands."""
         self._record = record
         self._learning_rate = metrics.get("learning_rate", self._learning_rate)
@@ -80,7 +80,7 @@ class TrainDisplay(LiveDisplay):
             parts.append(f"about {clock(left)} left")
         return " · ".join([*parts, *filter(None, [self._trouble()])])
 
-    def _left(self, record: TrialRecord) -> float | None:
+    def _left(self, record: Trial) -> float | None:
         """Seconds to the end at the pace since the workers' first word; None before there is one."""
         if self._first is None or record.samples_now <= self._first[1] or record.samples_now >= self._budget:
             return None

@@ -10,7 +10,7 @@ from typing import Any
 from trainer.config import BUDGETS, SPLIT_SETTINGS, TrainConfig
 from tune.experiments.experiment import Experiment
 from tune.experiments.paths import same_source
-from tune.search.records import TrialRecord, trial_of
+from tune.search.records import Trial, trial_of
 from tune.util.errors import ExperimentError
 
 _NOT_TAKEN = ("evaluate_at", "workers", "output_dir", "train_on")
@@ -138,7 +138,7 @@ def _taken(
     return trained, values, notes
 
 
-def _on_both(origin: Experiment, run: TrialRecord, on: str) -> tuple[dict[str, Any], list[str]]:
+def _on_both(origin: Experiment, run: Trial, on: str) -> tuple[dict[str, Any], list[str]]:
     """Settings of a training on train and validation, which nothing is left to stop: as many passes as the run had
     seen at its best evaluation.
     """

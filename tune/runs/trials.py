@@ -137,7 +137,7 @@ class TrialRunner:
         if remote:
             # Ray tells in a traceback what the uploader tells in a line.
             logging.getLogger("ray.train._internal.storage").setLevel(logging.CRITICAL)
-        reader = ProgressReader(session.channel, callback.hear, callback.flush_progress)
+        reader = ProgressReader(session.channel, callback.receive, callback.flush_progress)
         callback.fetch = reader.fetch
         stopper = RayStopper(
             experiment.log,

@@ -14,7 +14,7 @@ from trainer.scoring.intervals import Interval, difference_interval, rate_interv
 from tune.search.records import trial_of, trial_order
 
 if TYPE_CHECKING:
-    from tune.search.records import Records, TrialRecord
+    from tune.search.records import Records, Trial
 
 LEAST_TRIALS = 8
 """Searches of so many trials and more have finalists unless told otherwise."""
@@ -29,7 +29,7 @@ USUAL_NOISE: Noise = (0.5, 4)
 four degrees of freedom 95 % of deviations are held to be between 0.3 and 1.4 points."""
 
 
-def choose_finalists(records: Records, count: int) -> list[TrialRecord]:
+def choose_finalists(records: Records, count: int) -> list[Trial]:
     """The best of the trials that had their whole budget."""
     completed = [
         record for record in records.all() if record.status == "completed" and record.best_value is not None
@@ -52,7 +52,7 @@ def resumable_rungs(rungs: Sequence[int]) -> frozenset[int]:
     return frozenset(found)
 
 
-def repeat_settings(finalists: Sequence[TrialRecord], repeats: int, seed: int) -> dict[str, dict[str, Any]]:
+def repeat_settings(finalists: Sequence[Trial], repeats: int, seed: int) -> dict[str, dict[str, Any]]:
     """Settings of every repeat by its name, as `005-r1`; all finalists get the same seeds, those after `seed`.
 
     None of them is a seed that a finalist was trained with, or its repeat would be a copy.
@@ -93,7 +93,7 @@ class Repeat:
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing:
+class FinalistScore:
     """Settings with what their repeats came to."""
 
     trial_id: str
@@ -123,7 +123,7 @@ class Standing:
 class Verdict:
     """The finalists from the lowest mean on, and the winner."""
 
-    standings: list[Standing]
+    scores: list[FinalistScore]
     winner: str
     tie: bool
     """Whether others are as good within noise: no difference to them is shown."""
@@ -131,25 +131,25 @@ class Verdict:
     """The trial that would have won, had it not lost too much on data that is not trained on."""
 
     @property
-    def standing(self) -> Standing:
+    def score(self) -> FinalistScore:
         """The winner's."""
-        return next(found for found in self.standings if found.trial_id == self.winner)
+        return next(found for found in self.scores if found.trial_id == self.winner)
 
     @property
     def winner_first(self) -> list[str]:
         """The finalists: the winner, then the others from the lowest mean on."""
-        return sorted((each.trial_id for each in self.standings), key=lambda name: name != self.winner)
+        return sorted((each.trial_id for each in self.scores), key=lambda name: name != self.winner)
 
     @property
     def undecided(self) -> list[str]:
         """Other trials that are as good as the lowest mean within noise, or have it."""
-        lead = self.standings[0]
-        alike = [found for found in self.standings if found.tied or (found is lead and self.tie)]
+        lead = self.scores[0]
+        alike = [found for found in self.scores if found.tied or (found is lead and self.tie)]
         return [found.trial_id for found in alike if found.trial_id != self.winner]
 
     def describe(self) -> str:
         """`reason`, and to whom no difference is shown."""
-        others = [name for name in self.undecided if name != self.standings[0].trial_id]
+        others = [name for name in self.undecided if name != self.scores[0].trial_id]
         return f"{self.reason}; no difference to {', '.join(others)} is shown" if others else self.reason
 
     @property
@@ -157,7 +157,7 @@ class Verdict:
         """Why the winner won, in words that follow "trial": `001 has the lowest mean, by more than noise`."""
         if self.passed_over is not None:
             return f"{self.winner} wins, since {self.passed_over} loses more on the guards"
-        sure = ", by more than noise" if len(self.standings) > 1 and not self.tie else ""
+        sure = ", by more than noise" if len(self.scores) > 1 and not self.tie else ""
         return f"{self.winner} has the lowest mean{sure}"
 
 
@@ -175,12 +175,10 @@ def judge_finalists(repeats: Mapping[str, Sequence[Repeat]]) -> Verdict:
         repeats: by trial, each at least once; all on the same clips. Where the clips' errors of some settings are
             not known, or those of fewer than five clips, their intervals have the seeds' noise alone.
     """
-    standings = sorted(
-        (_standing(trial, runs) for trial, runs in repeats.items()), key=lambda found: found.mean
-    )
-    lead, noise = standings[0], seed_noise(standings)
+    scores = sorted((_score(trial, runs) for trial, runs in repeats.items()), key=lambda found: found.mean)
+    lead, noise = scores[0], seed_noise(scores)
     judged = []
-    for found in standings:
+    for found in scores:
         runs = repeats[found.trial_id]
         known = dataclasses.replace(found, mean_interval=mean_interval(runs, noise))
         if found is not lead:
@@ -192,9 +190,9 @@ def judge_finalists(repeats: Mapping[str, Sequence[Repeat]]) -> Verdict:
     return Verdict(judged, lead.trial_id, tie=any(found.tied for found in judged))
 
 
-def _standing(trial_id: str, repeats: Sequence[Repeat]) -> Standing:
+def _score(trial_id: str, repeats: Sequence[Repeat]) -> FinalistScore:
     values = [repeat.value for repeat in repeats]
-    return Standing(
+    return FinalistScore(
         trial_id=trial_id,
         runs=[repeat.run for repeat in repeats],
         values=values,
@@ -204,7 +202,7 @@ def _standing(trial_id: str, repeats: Sequence[Repeat]) -> Standing:
     )
 
 
-def seed_noise(standings: Sequence[Standing]) -> Noise:
+def seed_noise(scores: Sequence[FinalistScore]) -> Noise:
     """Standard deviation between seeds, pooled over all settings, and its degrees of freedom.
 
     Two finalists with two repeats have two degrees of freedom, and their intervals are as wide as these few repeats
@@ -212,9 +210,9 @@ def seed_noise(standings: Sequence[Standing]) -> Noise:
     and with one of half a point that counted as four degrees of freedom intervals held 74 % where it was 3.
 
     Args:
-        standings: without two repeats of any settings it is the usual deviation.
+        scores: without two repeats of any settings it is the usual deviation.
     """
-    spread = [(found.sd, len(found.values) - 1) for found in standings if found.sd is not None]
+    spread = [(found.sd, len(found.values) - 1) for found in scores if found.sd is not None]
     if not spread:
         return USUAL_NOISE
     freedom = sum(number for _, number in spread)
@@ -236,8 +234,8 @@ def mean_interval(repeats: Sequence[Repeat], noise: Noise) -> Interval:
 
 def describe_mean(seeds: int, interval: Interval | None) -> str:
     """What a WER is the mean of, and its 95 % interval where that is known."""
-    told = "1 seed" if seeds == 1 else f"mean of {seeds} seeds"
-    return told if interval is None else f"{told}, 95 % interval {interval[0]:.2f} to {interval[1]:.2f}"
+    text = "1 seed" if seeds == 1 else f"mean of {seeds} seeds"
+    return text if interval is None else f"{text}, 95 % interval {interval[0]:.2f} to {interval[1]:.2f}"
 
 
 def describe_lowest(values: Iterable[float | None]) -> str:

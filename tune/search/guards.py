@@ -59,7 +59,7 @@ def guard_names(guards: Sequence[Guard]) -> dict[str, str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Traded:
+class GuardLoss:
     """What a model has lost on a guard; rates in percent."""
 
     guard: str
@@ -88,12 +88,12 @@ class Traded:
         """`0.40 points more WER on english.csv (95 % interval -0.20 to 1.00), 1 is allowed`."""
         if self.loss is None:
             return f"not measured on {name}"
-        told = f"{abs(self.loss):.2f} points {'more' if self.loss > 0 else 'less'} WER on {name}"
+        text = f"{abs(self.loss):.2f} points {'more' if self.loss > 0 else 'less'} WER on {name}"
         if abs(self.loss) < 0.005:
-            told = f"as much WER on {name}"
+            text = f"as much WER on {name}"
         if self.interval is not None:
-            told += f" (95 % interval {self.interval[0]:.2f} to {self.interval[1]:.2f})"
-        return told if self.kept else f"{told}, {self.max_loss:g} is allowed"
+            text += f" (95 % interval {self.interval[0]:.2f} to {self.interval[1]:.2f})"
+        return text if self.kept else f"{text}, {self.max_loss:g} is allowed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,27 +105,29 @@ class Measured:
     clips: ClipErrors
 
 
-def trade(guard: Guard, base: Measured | None, model: Measured | None) -> Traded:
+def guard_loss(guard: Guard, base: Measured | None, model: Measured | None) -> GuardLoss:
     """What a model has lost on a guard, by the paired interval of finalists over the same clips."""
     if base is None or model is None:
-        return Traded(guard.data, guard.max_loss, base.rate if base else None, model.rate if model else None)
+        return GuardLoss(
+            guard.data, guard.max_loss, base.rate if base else None, model.rate if model else None
+        )
     interval = None
     if base.clips.words.shape == model.clips.words.shape:
         interval = difference_interval(model.clips.word_errors - base.clips.word_errors, base.clips.words)
-    return Traded(guard.data, guard.max_loss, base.rate, model.rate, model.rate - base.rate, interval)
+    return GuardLoss(guard.data, guard.max_loss, base.rate, model.rate, model.rate - base.rate, interval)
 
 
-def choose(models: Mapping[str, Sequence[Traded]]) -> str:
+def choose(models: Mapping[str, Sequence[GuardLoss]]) -> str:
     """The first model that keeps all guards, or that which loses least beyond what is allowed.
 
     Args:
         models: what each has lost on all guards, those to be exported rather than others first; one at least.
     """
-    keeping = (name for name, traded in models.items() if all(each.kept for each in traded))
+    keeping = (name for name, guard_losses in models.items() if all(each.kept for each in guard_losses))
     return next(keeping, min(models, key=lambda name: max(each.excess for each in models[name])))
 
 
-def describe_choice(run: str, models: Mapping[str, Sequence[Traded]], names: Mapping[str, str]) -> str:
+def describe_choice(run: str, models: Mapping[str, Sequence[GuardLoss]], names: Mapping[str, str]) -> str:
     """What the guards came to, in one line.
 
     Args:
@@ -134,8 +136,8 @@ def describe_choice(run: str, models: Mapping[str, Sequence[Traded]], names: Map
         names: of the guards for people, by their data.
     """
 
-    def told(traded: Sequence[Traded]) -> str:
-        return "; ".join(each.describe(names.get(each.guard, each.guard)) for each in traded)
+    def told(guard_losses: Sequence[GuardLoss]) -> str:
+        return "; ".join(each.describe(names.get(each.guard, each.guard)) for each in guard_losses)
 
     order, guards = list(models), "guards" if len(names) > 1 else "guard"
     over = [

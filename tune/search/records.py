@@ -67,7 +67,7 @@ class Rates:
 
 
 @dataclasses.dataclass
-class TrialRecord:
+class Trial:
     """One training: a trial, or the repeat of one. Error rates in percent, times in seconds."""
 
     trial_id: str
@@ -86,7 +86,7 @@ class TrialRecord:
     epoch: float = 0.0
     evaluations: list[tuple[int, float]] = dataclasses.field(default_factory=list)
     """Samples seen and objective of every evaluation."""
-    first_heard: dict[tuple[int, float | None], float] = dataclasses.field(default_factory=dict)
+    first_logged: dict[tuple[int, float | None], float] = dataclasses.field(default_factory=dict)
     """When an evaluation with these samples seen and this value was first in the log, in seconds since the epoch."""
     losses: list[float] = dataclasses.field(default_factory=list)
     """Evaluation loss of each of them."""
@@ -293,10 +293,10 @@ class Records:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._trials: dict[str, TrialRecord] = {}
-        self._sorted: list[TrialRecord] | None = None
+        self._trials: dict[str, Trial] = {}
+        self._sorted: list[Trial] | None = None
 
-    def __getitem__(self, trial_id: str) -> TrialRecord:
+    def __getitem__(self, trial_id: str) -> Trial:
         return self._trials[trial_id]
 
     def __contains__(self, trial_id: str) -> bool:
@@ -305,37 +305,37 @@ class Records:
     def __len__(self) -> int:
         return len(self._trials)
 
-    def add(self, record: TrialRecord) -> TrialRecord:
+    def add(self, record: Trial) -> Trial:
         """Add a trial, which may have evaluations already."""
         with self.lock:
             self._trials[record.trial_id] = record
             self._sorted = None
         return record
 
-    def start(self, trial_id: str, config: dict[str, Any], effective_batch: int = 0) -> TrialRecord:
+    def start(self, trial_id: str, config: dict[str, Any], effective_batch: int = 0) -> Trial:
         """Add a trial that runs now, or find the one of this number."""
         with self.lock:
             if trial_id not in self._trials:
-                self.add(TrialRecord(trial_id, config, effective_batch, started=time.time()))
+                self.add(Trial(trial_id, config, effective_batch, started=time.time()))
             return self._trials[trial_id]
 
-    def all(self) -> Sequence[TrialRecord]:
+    def all(self) -> Sequence[Trial]:
         """The trials by number."""
         with self.lock:
             if self._sorted is None:
                 self._sorted = [self._trials[key] for key in sorted(self._trials, key=trial_order)]
             return self._sorted
 
-    def running(self) -> list[TrialRecord]:
+    def running(self) -> list[Trial]:
         """Those that have not ended."""
         return [record for record in self.all() if record.status == "running"]
 
-    def best(self) -> TrialRecord | None:
+    def best(self) -> Trial | None:
         """The trial with the lowest objective at any of its evaluations, also where it failed or diverged later."""
         return min((record for record in self.all() if record.best_value is not None), key=rank, default=None)
 
 
-def rank(record: TrialRecord) -> float:
+def rank(record: Trial) -> float:
     """Sorts runs that were evaluated from the best on."""
     return math.inf if record.best_value is None else record.best_value
 

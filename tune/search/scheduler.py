@@ -12,7 +12,7 @@ from tune.search.records import Stop
 from tune.space.settings import SchedulerSettings
 
 if TYPE_CHECKING:
-    from tune.search.records import Records, TrialRecord
+    from tune.search.records import Records, Trial
 
 LEAST_STEPS = 2
 """Optimiser steps with the largest effective batch of the space before the first rung; after one, cut short by a
@@ -91,7 +91,7 @@ class Judge:
         self._records = records
         self._baseline, self._baseline_loss = baseline, baseline_loss
 
-    def judge(self, record: TrialRecord, result: Mapping[str, Any]) -> Stop | None:
+    def judge(self, record: Trial, result: Mapping[str, Any]) -> Stop | None:
         """Whether an evaluation, not yet in the record, ends its trial.
 
         Args:
@@ -124,7 +124,7 @@ class Judge:
             return None
         return Stop("above_baseline", seen, value, times * self._baseline)
 
-    def _rising(self, record: TrialRecord, seen: int, now: tuple[float, float]) -> Stop | None:
+    def _rising(self, record: Trial, seen: int, now: tuple[float, float]) -> Stop | None:
         """A model that learns to repeat itself: its loss falls at every rung while its WER rises.
 
         The untouched model is the first point of every curve: with the usual three rungs, at the last of which
@@ -146,7 +146,7 @@ class Judge:
             return None
         return Stop("rising_wer", seen, now[0], curve[-2][0])
 
-    def _asha(self, record: TrialRecord, seen: int, value: float) -> Stop | None:
+    def _asha(self, record: Trial, seen: int, value: float) -> Stop | None:
         if seen not in self._rungs:
             return None
         others = [

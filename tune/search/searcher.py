@@ -14,7 +14,7 @@ from tune.search.scheduler import TRIAL_ID
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, TrialState
 
-    from tune.search.records import Records, TrialRecord
+    from tune.search.records import Records, Trial
     from tune.space.space import SearchSpace
 
 
@@ -88,7 +88,7 @@ class Searcher(Source):
         capacity: Callable[[], int] = lambda: 1_000_000,
         proposed: Callable[[str, dict[str, Any]], object] | None = None,
         earlier: Iterable[EarlierTrial] = (),
-        budget: Callable[[TrialRecord], int | None] = lambda record: None,
+        budget: Callable[[Trial], int | None] = lambda record: None,
     ) -> None:
         """Args:
         space: what to search.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.scoring.objectives import named_rates, objective_value
 from tune.experiments.events import RATES, Entry, Evaluated, HeldOutMeasured, Prepared, TrialProposed
 from tune.experiments.options import TRIAL
-from tune.search.records import TrialRecord, role_of
+from tune.search.records import Trial, role_of
 from tune.tracking.mlflow_texts import experiment_note, trial_note
 from tune.util.console import key_settings
 
@@ -62,17 +62,17 @@ class RunContent:
     """What it came to."""
 
 
-def run_name(record: TrialRecord) -> str:
+def run_name(record: Trial) -> str:
     """What the run of a trial, repeat or average is called: its number and settings."""
     what = f"mean of {', '.join(record.members)}" if record.members else key_settings(record.config)
     return f"{record.trial_id} {what}"
 
 
-def trial_run(record: TrialRecord, saved: Experiment, *, new: bool = True) -> RunContent:
+def trial_run(record: Trial, saved: Experiment, *, new: bool = True) -> RunContent:
     """The run of a trial, repeat or average; without params unless it is `new`."""
     state, base = saved.state, saved.settings.base
     status = "interrupted" if record.status == "running" and state.ended else record.status
-    run = _content(status, record.ended or state.heard, base, role_of(record.trial_id))
+    run = _content(status, record.ended or state.last_event_time, base, role_of(record.trial_id))
     run.tags[TRIAL_ID] = record.trial_id
     if record.members:
         run.tags["members"] = " ".join(record.members)
@@ -94,7 +94,7 @@ def own_run(saved: Experiment, option: str) -> RunContent:
     """The experiment's own run; `option` is what a command that names it ends with, as ` --storage DIR`."""
     state, ended, best = saved.state, saved.state.ended, saved.state.best()
     status = ended.status if ended else "running"
-    run = _content(status, state.heard, saved.settings.base, "experiment")
+    run = _content(status, state.last_event_time, saved.settings.base, "experiment")
     run.params = _shared_params(saved)
     run.tags[NOTE] = experiment_note(saved, option)
     if saved.is_training:  # as a trial, so that the view of an experiment's trials shows it
@@ -119,13 +119,13 @@ def own_run(saved: Experiment, option: str) -> RunContent:
             "winner": state.winner,
         }
         if state.verdict is not None:
-            metrics[f"winner_mean_{name}"] = state.verdict.standing.mean
+            metrics[f"winner_mean_{name}"] = state.verdict.score.mean
             named["tie"] = _text(state.verdict.tie)
         if state.guards_judged is not None:
             kept = all(each.kept for each in state.guards_judged.models[state.guards_judged.run])
             named["guards"] = "kept" if kept else "lost"
         run.tags |= {tag: name for tag, name in named.items() if name is not None}
-    run.metrics = points(metrics, step, state.heard)
+    run.metrics = points(metrics, step, state.last_event_time)
     return run
 
 
@@ -135,7 +135,7 @@ def _content(status: str, ended: float, base: TrainConfig, role: str) -> RunCont
     return RunContent(_RUN_STATUS[status], None if status == "running" else milliseconds(ended), tags)
 
 
-def _own_params(record: TrialRecord, base: TrainConfig) -> dict[str, str]:
+def _own_params(record: Trial, base: TrainConfig) -> dict[str, str]:
     """Of a run's settings those that were chosen for it, and those that are not the search's."""
     shared, settings = base.to_dict(), base.replace(**record.config).to_dict()
     # The weight of a source is chosen by itself, and a part of one setting.
@@ -165,7 +165,7 @@ def _text(value: Any) -> str:
     return _WORDS[value] if value is None or isinstance(value, bool) else str(value)
 
 
-def _results(record: TrialRecord, saved: Experiment) -> list[Metric]:
+def _results(record: Trial, saved: Experiment) -> list[Metric]:
     session, name, best = saved.state.session, saved.state.objective, record.best_value
     baseline = objective_value(saved.state.base_rates_for(record))
     metrics: dict[str, float | None] = {SAMPLES: record.samples_seen, SECONDS: round(record.seconds, 1)}
@@ -215,7 +215,7 @@ def event_points(
             reported = {**event.metrics, "epoch": event.epoch}
             values = {name: reported[name] for name in RATES if name in reported}
             # What was measured again, as its process had ended before its weights were saved, is the same point.
-            time = saved.state.run(event.trial_id).first_heard.get((event.samples_seen, value), time)
+            time = saved.state.run(event.trial_id).first_logged.get((event.samples_seen, value), time)
             every = {**values, **named_rates(event.sources), **_of_training(reported)}
             log(event.trial_id, every, event.samples_seen)
             is_trial = event.trial_id in records and not saved.is_training

@@ -13,7 +13,7 @@ from tune.util.errors import error_line
 
 if TYPE_CHECKING:
     from tune.experiments.experiment import Experiment
-    from tune.search.records import TrialRecord
+    from tune.search.records import Trial
 
 
 def experiment_note(saved: Experiment, option: str) -> str:
@@ -71,7 +71,7 @@ def _result(saved: Experiment) -> str:
     return f"**WER {wer:.2f} %**, {baseline:.2f} % before: {gain} ({which})."
 
 
-def trial_note(record: TrialRecord) -> str:
+def trial_note(record: Trial) -> str:
     """One line: how a trial, or the repeat of one, ended, and why."""
     if record.status == "failed":
         return f"Failed: {error_line(record.error) if record.error else 'no reason is known'}"

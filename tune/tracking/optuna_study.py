@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from tune.experiments.experiment import Experiment
-    from tune.search.records import TrialRecord
+    from tune.search.records import Trial
 
 STUDY_FILE = "optuna_journal.log"
 
@@ -92,7 +92,7 @@ def _outcome(trial: FrozenTrial) -> tuple[Any, ...]:
     return trial.state, trial.values, trial.intermediate_values
 
 
-def _trial(run: TrialRecord, saved: Experiment) -> FrozenTrial:
+def _trial(run: Trial, saved: Experiment) -> FrozenTrial:
     """The trial as the study is to hold it; one that is open when the search ends is closed there."""
     from optuna.trial import FrozenTrial, TrialState
 
@@ -103,7 +103,7 @@ def _trial(run: TrialRecord, saved: Experiment) -> FrozenTrial:
     value = run.best_value if kind == TrialState.COMPLETE else None
     if kind == TrialState.PRUNED and run.evaluations:
         value = run.evaluations[-1][1]  # as Optuna does where it is told of one
-    end = run.ended or state.heard
+    end = run.ended or state.last_event_time
     distributions = space.to_optuna() if space else {}
     params = space.named(run.config) if space else {}
     return FrozenTrial(

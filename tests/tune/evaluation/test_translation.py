@@ -24,7 +24,7 @@ from tune.experiments.listing import list_experiments
 from tune.experiments.log import parse
 from tune.experiments.results import results_of
 from tune.experiments.storage import Storage
-from tune.search.finalists import Standing, Verdict
+from tune.search.finalists import FinalistScore, Verdict
 from tune.tracking.mlflow_runs import event_points, own_run, trial_run
 
 _WER = re.compile(r"\bWERs?\b|\bCER\b|\"(\w+_)?[wc]er\"|\b[wc]er\b")
@@ -46,14 +46,14 @@ def test_what_is_made_of_the_log_of_a_translation_names_the_chrf(tmp_path: Path)
         made.append(Evaluated(**named, epoch=4.0, finished=True, keep="weights", **found))  # type: ignore[arg-type]
         made.append(CheckpointSaved(**named, epoch=4.0, checkpoint=f"trials/{run}/c", keep="weights"))  # type: ignore[arg-type]
         made.end(run)
-    standing = Standing("002", ["002-r1"], [44.0], 44.0, None, 3.0)
-    made.append(FinalistsCompared(verdict=Verdict([standing], "002", False)))
+    score = FinalistScore("002", ["002-r1"], [44.0], 44.0, None, 3.0)
+    made.append(FinalistsCompared(verdict=Verdict([score], "002", False)))
     made.finish()
     state, saved, log = made.saved.state, made.saved, made.folder / EVENTS_FILE
     found = results_of(made.experiment, state)
     best = {name: found["best"][name] for name in ("run", "mean_chrf_error", "chrf_error")}
     assert best == {"run": "002-r1", "mean_chrf_error": 44.0, "chrf_error": 44.0}
-    assert found["finalists"]["standings"][0]["chrf_errors"] == [44.0]
+    assert found["finalists"]["scores"][0]["chrf_errors"] == [44.0]
     [line] = [one.to_dict() for one in list_experiments(Storage.parse(tmp_path))]
     assert (line["baseline_chrf_error"], line["best_chrf_error"], line["chrf_error_gain"]) == (
         60.0,

@@ -59,7 +59,7 @@ def test_what_a_finished_search_came_to(made: Path) -> None:
     line = of(made)["finished"]
     results = json.loads((made / "finished" / "results.json").read_text())
     assert (line.state, line.kind, line.trials_ended, line.trials_asked) == ("finished", "search", 9, 9)
-    won = results["finalists"]["standings"][0]
+    won = results["finalists"]["scores"][0]
     assert won["trial_id"] == results["finalists"]["winner"]
     assert won["mean"] > results["best"]["wer"]  # the mean of its seeds, not the luckiest of them
     assert (line.baseline, line.best) == (results["baseline"]["wer"], won["mean"])

@@ -26,8 +26,8 @@ from tune.experiments.folder import ExperimentFolder
 from tune.experiments.options import SearchOptions
 from tune.experiments.state import SearchState
 from tune.export.model_card import PLACE, Rates, model_card
-from tune.search.finalists import Standing, Verdict
-from tune.search.records import TrialRecord
+from tune.search.finalists import FinalistScore, Verdict
+from tune.search.records import Trial
 
 CONFIG = TrainConfig(
     model="openai/whisper-small",
@@ -58,8 +58,8 @@ AFTER = {"wer": 24.126, "cer": 6.5, "wer_orthographic": 31.0, "clips": 300}
 RATES: Rates = {"validation": {"before": BEFORE, "after": AFTER}, "test": {"before": BEFORE, "after": AFTER}}
 
 
-def trial(name: str, seconds: float) -> TrialRecord:
-    return TrialRecord(
+def trial(name: str, seconds: float) -> Trial:
+    return Trial(
         name,
         {"learning_rate": 3.5e-5, "train_batch_size": 16},
         status="completed",
@@ -75,7 +75,7 @@ def card(
     settings: Prepared = SETTINGS,
     rates: Rates = RATES,
     formats: Sequence[str] = (),
-    others: Sequence[TrialRecord] = (TrialRecord("005", {}, status="early_stopped", seconds=1_800.0),),
+    others: Sequence[Trial] = (Trial("005", {}, status="early_stopped", seconds=1_800.0),),
     verdict: Verdict | None = None,
     kind: Any = "search",
     **facts: Any,
@@ -181,7 +181,7 @@ ALONE: dict[str, Any] = {
     "others": (),
     "rates": {"validation": RATES["validation"]},
 }
-STANDING = Standing("004", ["004", "004-r1"], [24.1, 24.5], 24.3, 0.28, 60.0)
+STANDING = FinalistScore("004", ["004", "004-r1"], [24.1, 24.5], 24.3, 0.28, 60.0)
 FINALISTS = {"others": [trial("004-r1", 60.0)], "verdict": Verdict([STANDING], "004", tie=False)}
 HOURS = {"seconds": {"train": 23_400.0, "test": 8_100.0}}
 

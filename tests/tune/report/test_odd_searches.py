@@ -11,7 +11,7 @@ from made_experiments import made_trial, write_experiment
 from pages import Page
 
 from tune.cli import main
-from tune.search.records import TrialRecord
+from tune.search.records import Trial
 
 BROKEN = "Traceback (most recent call last):\n  ...\nValueError: no such column"
 MORE = "More training is likely"
@@ -20,17 +20,17 @@ NONE = "No trial reached an evaluation"
 FEW = "of so many settings"
 
 
-def whole(number: int, *wers: float, **settings: Any) -> TrialRecord:
+def whole(number: int, *wers: float, **settings: Any) -> Trial:
     """A trial with its whole budget, the first of which has the usual settings."""
     return made_trial(number, wers, rate=1e-3 * number, **settings)
 
 
-def failed(number: int, *wers: float) -> TrialRecord:
+def failed(number: int, *wers: float) -> Trial:
     return made_trial(number, wers, rate=1e-3 * number, error=BROKEN)
 
 
 #: Trials, what else the experiment has, what the report must say and what it must not.
-TABLE: dict[str, tuple[Sequence[TrialRecord], dict[str, Any], Sequence[str], Sequence[str]]] = {
+TABLE: dict[str, tuple[Sequence[Trial], dict[str, Any], Sequence[str], Sequence[str]]] = {
     "no trial began": ([], {"asked": 4}, ["No trial was begun"], [NONE, FEW]),
     "broken off before an evaluation": (
         *([made_trial(1, [])], {"state": "interrupted"}),

@@ -24,7 +24,7 @@ from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import ExperimentLog
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.experiments.storage import Storage
-from tune.search.records import Stop, TrialRecord
+from tune.search.records import Stop, Trial
 
 
 def read(folder: ExperimentFolder) -> Page:
@@ -64,7 +64,7 @@ def test_winner_against_the_others(tmp_path: Path, capsys: pytest.CaptureFixture
     folder = small(tmp_path, base_clips=True)
     assert run(folder) == 0
     page = read(folder)
-    lead = json.loads((folder.path / "results.json").read_text())["finalists"]["standings"][0]
+    lead = json.loads((folder.path / "results.json").read_text())["finalists"]["scores"][0]
     interval = "mean of 2 seeds, 95 % interval {:.2f} to {:.2f}".format(*lead["mean_interval"])
     for text in (
         *("12.30 %", f"WER of the winner, trial 002, {interval}"),  # 12.2 and 12.4
@@ -103,7 +103,7 @@ def test_the_exported_run_on_the_test_split(tmp_path: Path, run: str) -> None:
 
 WHOLE = [40, 20, 10]
 DROPS = [Drop("train", f"clip{n}.wav", "too_long_audio", f"{30 + n} s") for n in range(250)]
-TOLD: dict[str, tuple[list[TrialRecord], dict[str, Any], Sequence[str]]] = {
+TOLD: dict[str, tuple[list[Trial], dict[str, Any], Sequence[str]]] = {
     "without repeats the best is told to be lucky": (
         *([made_trial(n, [40, 20, 10.0 + n], rate=n / 1e3) for n in (1, 2, 3)], {}),
         ["WER of the best, trial 001, the lowest of 3 trials on the clips that chose it"],

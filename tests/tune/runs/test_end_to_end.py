@@ -69,11 +69,11 @@ def test_the_finalist_is_trained_again_and_the_mean_of_its_repeats_is_exported(
         assert repeat["status"] == "completed"
         assert repeat["config"] == {**finalist["config"], "seed": seed}
         assert [row["samples_seen"] for row in repeat["evaluations"]] == RUNGS
-    (standing,) = found["finalists"]["standings"]
+    (score,) = found["finalists"]["scores"]
     wers = [repeat["best_wer"] for repeat in repeats.values()]
-    assert (standing["trial_id"], standing["wers"]) == (name, wers)
-    assert standing["mean"] == pytest.approx(statistics.fmean(wers))
-    assert standing["sd"] == pytest.approx(statistics.stdev(wers))
+    assert (score["trial_id"], score["wers"]) == (name, wers)
+    assert score["mean"] == pytest.approx(statistics.fmean(wers))
+    assert score["sd"] == pytest.approx(statistics.stdev(wers))
     (mean,), best = found["averages"], found["best"]
     assert (found["finalists"]["winner"], best["trial_id"]) == (name, name)
     assert sorted(mean["members"]) == sorted(repeats)
@@ -82,9 +82,9 @@ def test_the_finalist_is_trained_again_and_the_mean_of_its_repeats_is_exported(
     assert best["config"] == models[best["run"]]["config"]
     assert (Path(best["checkpoint"]) / "model.safetensors").is_file()
     (told,) = [line for line in printed.splitlines() if line.startswith("winner ")]
-    low, high = standing["mean_interval"]
-    assert low < standing["mean"] < high
-    assert f"WER {standing['mean']:6.2f} % (mean of 2 seeds, 95 % interval {low:.2f} to {high:.2f})" in told
+    low, high = score["mean_interval"]
+    assert low < score["mean"] < high
+    assert f"WER {score['mean']:6.2f} % (mean of 2 seeds, 95 % interval {low:.2f} to {high:.2f})" in told
 
 
 def test_the_weights_of_the_others_are_dropped_and_the_screen_says_what_is_left(
@@ -126,7 +126,7 @@ def test_from_python_it_is_typed_values(found: dict[str, Any]) -> None:
     assert (read.status, read.name, len(read.trials), len(read.repeats)) == ("finished", NAME, 4, 2)
     assert read.best is not None and read.config is not None and read.report is not None
     assert read.best.checkpoint is not None and Path(read.best.checkpoint).is_dir()
-    (won,) = found["finalists"]["standings"]
+    (won,) = found["finalists"]["scores"]
     assert (read.wer, read.best.wer) == (won["mean"], found["best"]["wer"])
     assert read.config.learning_rate == read.best.config["learning_rate"]
     assert read.config.max_train_clips == 48

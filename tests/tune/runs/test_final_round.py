@@ -164,7 +164,7 @@ def test_a_finalist_without_a_completed_repeat_is_not_beaten(tmp_path: Path) -> 
 
 
 def test_those_that_lost_do_not_come_back(tmp_path: Path) -> None:
-    """Weights of the beaten are gone: a later round compares the winner with what is new."""
+    """Weights of the losers are gone: a later round compares the winner with what is new."""
     search = Search(tmp_path, finalists=2, repeats=1)
     search.train_all(t001=8.0, t002=8.2)
     search.trials_over()
@@ -175,7 +175,7 @@ def test_those_that_lost_do_not_come_back(tmp_path: Path) -> None:
     assert search.trials_over() == ["003-r1"]
     search.train("003-r1", 9.8)
     found = search.end()
-    assert [standing["trial_id"] for standing in found["finalists"]["standings"]] == ["002", "003"]
+    assert [score["trial_id"] for score in found["finalists"]["scores"]] == ["002", "003"]
     assert found["best"]["run"] == "002-r1"
     assert search.weights() == {"002-r1"}
 

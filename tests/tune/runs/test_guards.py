@@ -41,7 +41,7 @@ from tune.runs.candidates import judge_guards
 from tune.runs.final_round import choose_export, compare
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
-from tune.search.guards import Guard, Measured, choose, trade
+from tune.search.guards import Guard, Measured, choose, guard_loss
 from tune.tracking.mlflow_runs import own_run
 from tune.tracking.mlflow_texts import experiment_note
 
@@ -176,7 +176,7 @@ def test_a_model_is_never_passed_over_for_one_that_loses_more(
     models = {}
     for place, errors in enumerate(zip(*pairs, strict=True)):
         clips = ClipErrors(np.asarray(errors, float), words)
-        models[str(place)] = [trade(Guard("x", most), base, Measured(clips.rate, clips))]
+        models[str(place)] = [guard_loss(Guard("x", most), base, Measured(clips.rate, clips))]
     chosen = models[choose(models)][0]
     assert chosen.kept or not any(each.kept for (each,) in models.values())
     if not chosen.kept:

@@ -25,7 +25,7 @@ SETTINGS = "learning_rate 0.0024, warmup_ratio 0.1, train_batch_size 8, gradient
 def printed(outcome: Outcome, *events: Event) -> list[str]:
     """All lines, with the table of trials first, once these events have happened too."""
     for event in events:
-        outcome.state.apply(Entry(outcome.state.events + 1, outcome.state.heard, event))
+        outcome.state.apply(Entry(outcome.state.events + 1, outcome.state.last_event_time, event))
     console = Console(file=io.StringIO(), width=200)
     print_summary(outcome, console)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
@@ -34,7 +34,7 @@ def printed(outcome: Outcome, *events: Event) -> list[str]:
 def test_the_winners_mean_and_its_interval_lead_and_the_test_split_stands_beside_it(tmp_path: Path) -> None:
     outcome = search_outcome(tmp_path)
     assert outcome.state.verdict is not None
-    low, high = outcome.state.verdict.standing.mean_interval or (0.0, 0.0)
+    low, high = outcome.state.verdict.score.mean_interval or (0.0, 0.0)
     measured = HeldOutMeasured(
         run="004-r1", rates={"wer": 10.894, "cer": 3.0, "clips": 1234.0}, baseline={"wer": 61.25, "cer": 20.0}
     )

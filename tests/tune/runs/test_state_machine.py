@@ -51,9 +51,9 @@ from tune.runs.final_round import (
     compare,
     plan_final_round,
     remove_dropped,
-    set_aside_leftovers,
+    remove_unnamed_checkpoints,
 )
-from tune.runs.finish import finish, finish_if_owed
+from tune.runs.finish import finish, finish_if_left
 from tune.runs.plan import Plan, write_experiment_file
 from tune.runs.ray_tune import RayStopper
 from tune.runs.resume import resume
@@ -301,7 +301,7 @@ class SearchMachine(RuleBasedStateMachine):
         """A process begins behind the checkpoint that the driver names."""
         assert self.callback is not None
         self.saves.pop(name, None)
-        found = self.callback.hear(name, START, {}, 0.0)["checkpoints"]
+        found = self.callback.receive(name, START, {}, 0.0)["checkpoints"]
         seen = int(found[0].rpartition("_")[2]) if found else 0
         self.running[name] = sum(rung <= seen for rung in RUNGS)
 
@@ -336,7 +336,7 @@ class SearchMachine(RuleBasedStateMachine):
         result = {"wer": wer, "cer": wer / 3, "eval_loss": 0.5, "samples_seen": RUNGS[place]}
         result |= {"epoch": RUNGS[place] / 800, "finished": float(place == 2), "step": 1.0}
         result |= {"train_seconds": 10.0, "train_samples": 100.0}
-        follows = self.callback.hear(name, EVALUATED, result, 0.0)
+        follows = self.callback.receive(name, EVALUATED, result, 0.0)
         assert follows["goes_on"] or name not in self.saves
         self.running[name] += 1
         if follows["keep"]:
@@ -353,7 +353,7 @@ class SearchMachine(RuleBasedStateMachine):
         if name not in self.saves:
             return
         seen, wer, keep = self.saves.pop(name)
-        folder = self.callback.hear(name, START, {}, 0.0)["folder"]
+        folder = self.callback.receive(name, START, {}, 0.0)["folder"]
         path = CheckpointFiles(self.plan.experiment_folder).name(folder, seen)
         written = self.plan.folder / f"{path}.partial"
         written.mkdir(parents=True)
@@ -372,7 +372,7 @@ class SearchMachine(RuleBasedStateMachine):
         if self.dies():  # between its name and the event
             raise Killed
         told = {"checkpoint": path, "samples_seen": seen, "epoch": seen / 800, "keep": keep}
-        self.callback.hear(name, SAVED, told, 0.0)
+        self.callback.receive(name, SAVED, told, 0.0)
 
     @precondition(lambda self: self.experiment is not None and self.saves)
     @rule(data=st.data())
@@ -542,7 +542,7 @@ class SearchMachine(RuleBasedStateMachine):
     @rule()
     def someone_finishes(self) -> None:
         """As `export` does with what it finds."""
-        finish_if_owed(self.plan.experiment_folder, self.refuse)
+        finish_if_left(self.plan.experiment_folder, self.refuse)
 
     @precondition(lambda self: self.experiment is None)
     @rule(
@@ -575,7 +575,7 @@ class SearchMachine(RuleBasedStateMachine):
                 return
             self.experiment.log.append(self.session_started())
             remove_dropped(self.experiment, self.refuse)
-            set_aside_leftovers(self.experiment, self.refuse)
+            remove_unnamed_checkpoints(self.experiment, self.refuse)
             self.look()
 
     def check_options(self, asked: Any, given: dict[str, Any], seconds: float | None) -> None:

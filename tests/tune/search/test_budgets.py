@@ -17,7 +17,7 @@ from tune.search.budgets import (
     parse_duration,
     reached,
 )
-from tune.search.records import Outcome, Records, TrialRecord
+from tune.search.records import Outcome, Records, Trial
 
 
 class Search:
@@ -30,9 +30,7 @@ class Search:
         self.spent: dict[str, Any] = {"seconds": spent, "gpus_per_trial": gpus}
         self._ends = time.time()
 
-    def trial(
-        self, wer: float | None, outcome: Outcome | None = "completed", hours: float = 1.0
-    ) -> TrialRecord:
+    def trial(self, wer: float | None, outcome: Outcome | None = "completed", hours: float = 1.0) -> Trial:
         """One more trial, which ended after those before it, or runs."""
         record = self.records.start(f"{len(self.records.all()) + 1:03d}", {})
         record.best_value = wer

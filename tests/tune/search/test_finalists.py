@@ -149,7 +149,7 @@ def worse_wins(points: float, draws: int = 1000) -> float:
 
 
 def interval(verdict: Verdict) -> tuple[float, float]:
-    return verdict.standings[1].interval
+    return verdict.scores[1].interval
 
 
 def test_a_clear_difference_has_a_winner() -> None:
@@ -157,7 +157,7 @@ def test_a_clear_difference_has_a_winner() -> None:
         {"001": repeats([20.4, 20.0, 20.2]), "002": repeats([12.1, 12.4, 12.0], seed=5)}
     )
     assert (verdict.winner, verdict.tie) == ("002", False)
-    first, second = verdict.standings
+    first, second = verdict.scores
     assert (first.trial_id, second.trial_id, second.tied) == ("002", "001", False)
     assert first.runs == ["r1", "r2", "r3"]
     assert first.mean == pytest.approx(np.mean(first.values))
@@ -175,7 +175,7 @@ def test_intervals_hold_whatever_seeds_differ_by(sd: float, count: int) -> None:
     for _ in range(draws):
         values = 30.0 + sd * generator.standard_normal((2, count))
         runs = {str(place): [Repeat("r", wer, 1.0) for wer in row] for place, row in enumerate(values)}
-        first, second = judge_finalists(runs).standings
+        first, second = judge_finalists(runs).scores
         low, high = first.mean_interval if first.trial_id == "0" else second.mean_interval
         held += (low <= 30.0 <= high, second.interval[0] <= 0.0)
     assert all(0.92 <= share <= 0.97 for share in held / draws), held / draws
@@ -190,7 +190,7 @@ def test_the_worse_settings_rarely_win(points: float, most: float) -> None:
 def test_several_that_tie() -> None:
     wers = {"best": 15.0, "close": 15.05, "near": 15.3, "far": 31.0}
     verdict = judge_finalists({name: [even(wer), even(wer + 0.5)] for name, wer in wers.items()})
-    assert [found.tied for found in verdict.standings] == [False, True, True, False]
+    assert [found.tied for found in verdict.scores] == [False, True, True, False]
     assert (verdict.winner, verdict.tie) == ("best", True)
     assert verdict.undecided == ["close", "near"]
     assert verdict.describe() == "best has the lowest mean; no difference to close, near is shown"
@@ -198,7 +198,7 @@ def test_several_that_tie() -> None:
 
 def test_one_repeat_shows_no_spread_so_the_usual_one_is_taken() -> None:
     near = judge_finalists({"001": [even(15.0)], "002": [even(15.6)]})
-    assert [found.sd for found in near.standings] == [None, None]
+    assert [found.sd for found in near.scores] == [None, None]
     assert near.tie
     far = judge_finalists({"001": [even(15.0)], "002": [even(18.0)]})
     assert (far.tie, far.winner) == (False, "001")
@@ -217,7 +217,7 @@ def test_the_interval_of_a_known_case() -> None:
     )  # both deviations are 1; t of 4 degrees of freedom
     assert interval(verdict) == pytest.approx((4 - half, 4 + half), abs=0.01)
     half = math.hypot(UNSEEN, 2.776 * math.sqrt(1 / 3))
-    assert verdict.standings[0].mean_interval == pytest.approx((15 - half, 15 + half), abs=0.01)
+    assert verdict.scores[0].mean_interval == pytest.approx((15 - half, 15 + half), abs=0.01)
     # With the noise of clips of a known deviation: the squares of both add up.
     words = np.full(CLIPS, 10)
     wrong = np.tile([0, 2], CLIPS // 2)  # 10 %, with a deviation of 10 points between clips
@@ -228,7 +228,7 @@ def test_the_interval_of_a_known_case() -> None:
     verdict = judge_finalists({"001": one, "002": other})
     assert interval(verdict) == pytest.approx((10 - half, 10 + half), abs=0.2)
     half = math.hypot(1.96 * 10.0 / math.sqrt(CLIPS), seeds * math.sqrt(1 / 2))
-    assert verdict.standings[0].mean_interval == pytest.approx((10 - half, 10 + half), abs=0.2)
+    assert verdict.scores[0].mean_interval == pytest.approx((10 - half, 10 + half), abs=0.2)
 
 
 def test_the_same_clips_are_compared() -> None:
@@ -260,8 +260,8 @@ def test_repeats_with_other_worst_sources_have_the_interval_of_one_alone() -> No
         verdict = judge_finalists(
             {"001": [source(place, 15.0) for place in places], "002": [source(0, 30.0), source(0, 31.0)]}
         )
-        assert verdict.standings[0].trial_id == "001"
-        found = verdict.standings[0].mean_interval
+        assert verdict.scores[0].trial_id == "001"
+        found = verdict.scores[0].mean_interval
         assert found is not None
         return found
 
@@ -275,10 +275,10 @@ def without_clips(found: list[Repeat]) -> list[Repeat]:
 def test_without_the_clips_errors_seeds_alone_make_the_interval() -> None:
     first, second = repeats([15.0, 15.4]), repeats([16.5, 16.1], seed=2)
     whole = judge_finalists({"001": first, "002": second})
-    half = 4.303 * seed_noise(whole.standings)[0]
+    half = 4.303 * seed_noise(whole.scores)[0]
     for known in (without_clips(second), [*second[:1], *without_clips(second[1:])]):
         verdict = judge_finalists({"001": without_clips(first), "002": known})
-        assert (verdict.winner, verdict.standings[1].difference) == ("001", pytest.approx(1.1))
+        assert (verdict.winner, verdict.scores[1].difference) == ("001", pytest.approx(1.1))
         assert interval(verdict) == pytest.approx((1.1 - half, 1.1 + half), abs=0.01)
     few = judge_finalists({"001": repeats([15.0], clips=4), "002": repeats([20.0], clips=4)})
     assert interval(few)[1] - interval(few)[0] == pytest.approx(2 * 2.776 * 0.5 * math.sqrt(2), abs=0.01)

@@ -6,7 +6,7 @@ import pytest
 
 from tune.runs.search_display import most_telling, time_left
 from tune.search.finalists import choose_finalists
-from tune.search.records import Records, TrialRecord, trial_order
+from tune.search.records import Records, Trial, trial_order
 
 
 def evaluation(samples: int, wer: float) -> dict[str, float]:
@@ -14,7 +14,7 @@ def evaluation(samples: int, wer: float) -> dict[str, float]:
 
 
 def test_the_best_checkpoint_and_the_last_are_kept() -> None:
-    record = TrialRecord("001", {})
+    record = Trial("001", {})
     kept = []
     for name, wer in zip("abcde", (40.0, 30.0, 35.0, 33.0, 20.0), strict=True):
         seen = 100 * (len(kept) + 1)
@@ -29,7 +29,7 @@ def test_the_best_checkpoint_and_the_last_are_kept() -> None:
 
 
 def test_a_best_checkpoint_of_weights_alone_is_nothing_to_go_on_from() -> None:
-    record = TrialRecord("001-r1", {})
+    record = Trial("001-r1", {})
     resumable = []
     saves = [("a", 40.0, "weights"), ("b", 30.0, "all"), ("c", 20.0, "weights"), ("d", 25.0, "all")]
     for rung, (name, wer, keep) in enumerate(saves, 1):

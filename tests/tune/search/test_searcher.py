@@ -9,7 +9,7 @@ from typing import Any
 from made_logs import folded
 from optuna.trial import TrialState
 
-from tune.search.records import Outcome, Records, TrialRecord
+from tune.search.records import Outcome, Records, Trial
 from tune.search.searcher import TRIAL_ID, EarlierTrial, Searcher
 from tune.space.space import SearchSpace, load_space
 
@@ -33,11 +33,11 @@ class Search:
         self.records = records or Records()
         self.searcher = Searcher(space, **{"seed": 5, "records": self.records, **options})
 
-    def begin(self, ray_id: str) -> TrialRecord:
+    def begin(self, ray_id: str) -> Trial:
         config = self.searcher.suggest(ray_id)
         return self.records.start(config.pop(TRIAL_ID), config)
 
-    def measure(self, ray_id: str, record: TrialRecord, samples: int, wer: float, ends: bool = False) -> None:
+    def measure(self, ray_id: str, record: Trial, samples: int, wer: float, ends: bool = False) -> None:
         result = {
             **{"wer": wer, "cer": wer, "samples_seen": samples},
             **{"epoch": samples / 900, "finished": float(samples == 900)},
@@ -46,7 +46,7 @@ class Search:
         if ends:
             self.end(ray_id, record, "completed")
 
-    def end(self, ray_id: str, record: TrialRecord, outcome: Outcome) -> None:
+    def end(self, ray_id: str, record: Trial, outcome: Outcome) -> None:
         record.end(outcome)
         self.searcher.on_trial_complete(ray_id)
 

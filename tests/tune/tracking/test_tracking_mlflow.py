@@ -23,7 +23,7 @@ from tune.experiments.events import (
 )
 from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, default_tracking_uri
 from tune.experiments.results import run_ids
-from tune.search.finalists import Standing, Verdict
+from tune.search.finalists import FinalistScore, Verdict
 from tune.tracking.mlflow import POSITION, MlflowStore
 from tune.tracking.mlflow_connection import open_store
 from tune.tracking.mlflow_runs import PARENT
@@ -93,8 +93,8 @@ def long_search(made: MadeLog) -> Iterator[None]:
     made.append(FinalRoundPlanned(finalists=["001"], repeats=planned))
     made.trial("001-r1", 49.0, 29.0, 11.0, seed=1)
     yield
-    standing = Standing("001", ["001-r1"], [11.0], 11.0, None, 3.0, mean_interval=(10.0, 12.0))
-    verdict = Verdict([standing], "001", tie=False)
+    score = FinalistScore("001", ["001-r1"], [11.0], 11.0, None, 3.0, mean_interval=(10.0, 12.0))
+    verdict = Verdict([score], "001", tie=False)
     made.append(FinalistsCompared(verdict=verdict), ExportChosen(run="001-r1"))
     made.append(HeldOutMeasured(run="001-r1", rates={"wer": 14.0}, baseline={"wer": 62.0}))
     (made.folder / "report").mkdir()

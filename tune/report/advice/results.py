@@ -49,7 +49,7 @@ def worse_than_base(analysis: Analysis) -> Iterator[Advice]:
     if state.verdict is not None and exported is not None and exported.best_value is not None:
         found = (
             f"The winner's settings are no better than the untouched base model: {wer:.2f} % as the mean of "
-            f"{len(state.verdict.standing.values)} seeds, against {base:.2f} %. "
+            f"{len(state.verdict.score.values)} seeds, against {base:.2f} %. "
             f"{exported.trial_id}, which is exported, has {exported.best_value:.2f} % on the clips that chose it."
         )
     yield Advice(found, f"{follows} Check {check}.".lstrip())
@@ -164,7 +164,7 @@ def short_window(analysis: Analysis) -> Iterator[Advice]:
     if "audio_window" in analysis.parameters:  # each finalist has its own
         return
     trials = {trial.trial_id: trial.best_value for trial in analysis.trials if trial.best_value is not None}
-    known = [found for found in verdict.standings if found.trial_id in trials]
+    known = [found for found in verdict.scores if found.trial_id in trials]
     if not known:
         return
     more = statistics.mean(found.mean - trials[found.trial_id] for found in known)

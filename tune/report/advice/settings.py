@@ -11,7 +11,7 @@ from trainer.errors import ConfigError
 from tune.report.advice.advice import Advice
 from tune.report.analysis import Analysis
 from tune.report.scales import number
-from tune.search.records import TrialRecord
+from tune.search.records import Trial
 from tune.space.parameters import ChoiceParameter, Parameter, show
 
 _LEAST_TRIALS = 8
@@ -141,11 +141,11 @@ def diverges_above(analysis: Analysis) -> Iterator[Advice]:
             return
 
 
-def _learning_rate(analysis: Analysis, trial: TrialRecord) -> float:
+def _learning_rate(analysis: Analysis, trial: Trial) -> float:
     """Its own, else that of all trials."""
     own: float = trial.config.get("learning_rate") or analysis.settings.base.learning_rate or 0.0
     return own
 
 
-def _went_astray(trial: TrialRecord) -> bool:
+def _went_astray(trial: Trial) -> bool:
     return trial.status == "diverged" or (trial.stop is not None and trial.stop.reason == "above_baseline")
