@@ -47,7 +47,7 @@ def test_the_splits_of_a_training(folder: Path, split: str, names: str) -> None:
     found = load_split(settings, split)
     assert all(load_split(settings, name).clips == found.clips for name in names.split())
     assert list(found.clips) == list(load_clips(settings).splits[split])
-    assert found.columns == ["split", "language", "speaker", "age"]
+    assert found.columns == ["audio", "text", "split", "language", "speaker", "age"]
     numbers = [number for number, row in enumerate(ROWS) if row.split == split]
     assert [clip.cell("speaker") for clip in found.clips] == [f"s{number % 3}" for number in numbers]
     assert [clip.cell("age") for clip in found.clips] == [str(20 + number) for number in numbers]
