@@ -58,13 +58,6 @@ def test_a_stopped_trial_is_projected_over_rungs_of_another_grid() -> None:
     assert found == pytest.approx([10.7, 10.7, 10.7])
 
 
-def test_a_stretch_that_no_trial_passed_is_reached_by_going_on_backwards() -> None:
-    """The earlier experiment measured nobody as early as where ours was stopped."""
-    wer = falling(900)
-    earlier, stopped = ({seen: wer(seen) for seen in grid} for grid in ((300, 900), (100,)))
-    assert seen_by_the_gaussian_process(complete(earlier), one(stopped)) == pytest.approx([10.7, 10.7])
-
-
 def test_a_complete_trial_counts_with_its_own_wer_at_its_own_end() -> None:
     """With `--max-steps` a smaller batch sees fewer samples: its end is a rung of others."""
     trials = [
@@ -84,14 +77,6 @@ def test_a_stopped_trial_is_projected_to_its_own_end() -> None:
         one({100: short(100)}, TrialState.RUNNING, budget=300),
     )
     assert found == pytest.approx([10.7] * 4)
-
-
-def test_an_overfit_trial_counts_with_its_best_wer() -> None:
-    """It is what its export would have, and what its record says."""
-    overfit = complete({100: 40.0, 300: 20.0, 900: 26.0})
-    assert overfit.value == 20.0
-    # From 300 on others gain nothing: neither does one that was stopped there, nor is it made worse.
-    assert seen_by_the_gaussian_process(overfit, one({100: 44.0, 300: 24.0})) == [20.0, 24.0]
 
 
 def test_failed_trials_count_as_the_worst_and_those_without_an_evaluation_as_running() -> None:
