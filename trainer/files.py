@@ -42,6 +42,22 @@ def write_whole(path: Path, content: str | bytes, *, sync: bool = False) -> None
         raise
 
 
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A path beside a folder, at which it is made whole or not at all: it takes its name when the block has ended.
+
+    Nothing is left of a block that fails, or that removes what it made.
+    """
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    try:
+        yield partial
+        if partial.exists():
+            partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def flush(path: Path) -> None:
     """Return once a file's content, or a folder's list of names, is on the disk.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from rich.console import Console
 from trainer.config import TrainConfig
 from trainer.conversion.formats import read_decoding
 from trainer.errors import ConfigError, DataError
-from trainer.files import write_whole
+from trainer.files import whole_folder, write_whole
 from trainer.model.adapters import export_adapter, has_adapter
 from trainer.model.pretrained import find_model, model_path
 from trainer.scoring.objectives import objective_name
@@ -169,18 +168,11 @@ def _new_folder(output: Path) -> Iterator[Path]:
     output = output.expanduser().absolute()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ExperimentError(f"--output {output}: exists already; choose another folder or remove it")
-    partial = output.with_name(f".{output.name}.partial")
-    with writing(f"--output {output}"):
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-    try:
-        with writing(f"--output {output}", full=True):
-            yield partial
-            if output.exists():
-                output.rmdir()
-            partial.rename(output)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    option = f"--output {output}"
+    with writing(option, full=True), whole_folder(output) as partial:
+        with writing(option):
+            partial.mkdir(parents=True)
+        yield partial
 
 
 def _measure(saved: Experiment, exported: TrainConfig) -> tuple[Rates, tuple[str, ...]]:

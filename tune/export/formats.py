@@ -12,6 +12,7 @@ from rich.console import Console
 
 from trainer.conversion.formats import FORMATS, Target, convert, read_decoding
 from trainer.errors import DataError, UserError
+from trainer.files import whole_folder
 from tune.util.console import say
 from tune.util.errors import first_line
 
@@ -88,23 +89,19 @@ def _checker(folder: Path, config: TrainConfig, console: Console, status: Status
 
 def _add(folder: Path, target: Target, checker: Checker | None, outcome: FormatsOutcome) -> None:
     """Make one format; it takes its name only when it is checked."""
-    partial = folder / f".{target.name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
+    with whole_folder(folder / target.name) as partial:
         convert(target, folder, partial)
         check = checker.check(target, partial) if checker else None
         if check is not None:
             outcome.checks.append(check)
             if check.problem:
                 outcome.problems.append(check.problem)
+                shutil.rmtree(partial)
                 return
         (partial / "README.md").write_text(format_readme(target, read_decoding(folder), check), "utf-8")
-        partial.rename(folder / target.name)
-        outcome.made[target.name] = {"quantization": target.quantization}
-        if check is not None:
-            outcome.made[target.name]["check"] = check.to_dict()
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    outcome.made[target.name] = {"quantization": target.quantization}
+    if check is not None:
+        outcome.made[target.name]["check"] = check.to_dict()
 
 
 def format_readme(target: Target, decoding: Decoding, check: FormatCheck | None) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import UserError
-from trainer.files import locked
+from trainer.files import locked, whole_folder
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.experiments.storage import Storage
 from tune.util.environment import user_cache
@@ -102,13 +102,8 @@ def _made_once(target: Path, make: Callable[[Path], Any]) -> Path:
     try:
         with locked(target.with_name(f".{target.name}.lock")):
             if not target.exists():
-                partial = target.with_name(f".{target.name}.partial")
-                shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
-                try:
+                with whole_folder(target) as partial:
                     make(partial)
-                    partial.rename(target)
-                finally:
-                    shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
         raise UserError(
             f"{target} on node {os.uname().nodename}: cannot be written ({error.strerror or error}); free some space, "
