@@ -13,7 +13,7 @@ from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.conversion.formats import CONVERTED, FORMATS
 from trainer.languages import language_name
 from trainer.scoring.normalizers import make_normalizer, unit_note
-from trainer.scoring.objectives import objective_name, words
+from trainer.scoring.objectives import objective_name, objective_words, words
 from trainer.scoring.translation import TRANSLATE
 from tune.experiments.results import source_table
 from tune.search.records import listed
@@ -86,6 +86,7 @@ def model_card(
         normalizer_text=make_normalizer(config).description,
         unit=unit_note(config),
         objective=objective,
+        decides=objective_words(config.objective),
         intervals=any(f"{objective}_interval" in each for pair in rates.values() for each in pair.values()),
         judged="test" if "test" in rates else next(iter(rates)),  # the split that chose nothing
         place=PLACE,

@@ -227,6 +227,8 @@ def test_what_every_card_says() -> None:
         ({"config": CONFIG.replace(row_filter="gender=female")}, "only rows with `gender=female`"),
         (ALONE, "the training `fleurs-be`."),
         (ALONE, "Given to one training, without a search;"),
+        ({}, "Of all clips together, in percent."),
+        ({"config": CONFIG.replace(objective="worst_source")}, "Of the worst source, in percent."),
         (FINALISTS, "With 2 seeds its settings have a validation WER of 24.30 ± 0.28 %."),
     ],
 )
