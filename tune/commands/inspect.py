@@ -8,7 +8,6 @@ import functools
 from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
-from trainer.data.streaming.stream import is_far, keep_sample
 from trainer.inspection.inspection import inspect_data
 from tune.commands.options import Parser, add_results, add_settings, add_storage, hand_out, read_settings
 from tune.inspection.page import inspection_page
@@ -90,6 +89,8 @@ def _inspect(config: TrainConfig, arguments: argparse.Namespace) -> Inspection:
     """Look at the data, with progress on standard error."""
     given, note, sample = config, None, arguments.sample
     with ProgressBar(make_console(error=True), "reading the data") as progress:
+        from trainer.data.streaming.stream import is_far, keep_sample  # fsspec, which --help does without
+
         if sample is not None and is_far(config.data):
             config, note = keep_sample(config, sample)
             sample = None  # all that is here
