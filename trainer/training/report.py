@@ -48,15 +48,13 @@ class Decision:
     """What is saved of it; None for nothing."""
 
 
-Request = Literal["save", "end"]
-"""What a training is asked for between two evaluations: a checkpoint to go on from, after which it may end."""
-
-
 class CheckpointStore(Protocol):
     """Decides on evaluations, and knows where checkpoints go. Each process of a training has one."""
 
-    def request(self) -> Request | None:
-        """What is asked for now; called in the first process alone, after steps, and does not wait."""
+    def asked_to_end(self) -> bool:
+        """Whether the training shall save where it is and end; called in the first process alone, after steps, and does
+        not wait.
+        """
 
     def decide(self, metrics: Mapping[str, float]) -> Decision:
         """What follows an evaluation, whose figures are those of a `Report`; called in the first process alone."""
@@ -83,7 +81,7 @@ class CheckpointStore(Protocol):
         Args:
             folder: what this node wrote.
             taken: what all nodes handed over.
-            metrics: of the evaluation; of what was saved by a `request` the position alone.
+            metrics: of the evaluation; of what was saved between two the position alone.
             keep: what of it the folder holds.
 
         Returns:

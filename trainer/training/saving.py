@@ -17,7 +17,7 @@ from trainer.manifest import seal
 from trainer.model.adapters import adapter_state, is_adapted, read_adapter, write_adapter
 from trainer.training.checkpoints import checkpoint_bytes, disk_full, full_disk_errors, write_errors
 from trainer.training.distributed import from_first, local_rank, share_of_node, wait_for_all
-from trainer.training.report import CheckpointStore, Decision, Kept, Report, Request
+from trainer.training.report import CheckpointStore, Decision, Kept, Report
 from trainer.training.window import in_window
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class CheckpointSaver:
     def __init__(self, config: TrainConfig, trainer: SavingTrainer, store: CheckpointStore) -> None:
         self._config, self._trainer, self._store = config, trainer, store
         self._args = trainer.args
-        self._request: Request | None = None
+        self._ending = False
 
     def evaluated(self, metrics: Mapping[str, float]) -> bool:
         """Save what shall be kept of an evaluation; whether the training goes on.
@@ -112,24 +112,23 @@ class CheckpointSaver:
         return not self._save(metrics, decision.keep, measured=True) and decision.goes_on
 
     @property
-    def is_asked(self) -> bool:
-        """Whether something is asked for between two evaluations; of the first process."""
-        self._request = self._request or self._store.request()
-        return self._request is not None
+    def ending(self) -> bool:
+        """Whether the training shall end before its next evaluation; known in the first process alone."""
+        self._ending = self._ending or self._store.asked_to_end()
+        return self._ending
 
-    def fulfil(self, position: Mapping[str, float]) -> bool:
-        """Do what is asked for between two evaluations; whether the training goes on.
+    def end_if_asked(self, position: Mapping[str, float]) -> bool:
+        """Save where the training is if it shall end; whether it goes on.
 
         Called in all processes after the same step.
 
         Raises:
             DiskFullError: there is no room for the checkpoint.
         """
-        request = self._request if self._args.process_index == 0 and self.is_asked else None
-        request, self._request = from_first(self._args, request), None
-        if request is not None:
-            self._save(position, "all", measured=False)
-        return request != "end"
+        if not from_first(self._args, self._args.process_index == 0 and self.ending):
+            return True
+        self._save(position, "all", measured=False)
+        return False
 
     def _save(self, metrics: Mapping[str, float], keep: Kept, *, measured: bool) -> bool:
         """Write a checkpoint where the store wants it; whether that ends the training."""
@@ -166,8 +165,9 @@ class ReportingStore:
         """Folders that stay, by optimiser step."""
         self._last: Path | None = None
 
-    def request(self) -> None:
-        """Nothing: a report ends a training at an evaluation."""
+    def asked_to_end(self) -> bool:
+        """Never: a report ends a training at an evaluation."""
+        return False
 
     def decide(self, metrics: Mapping[str, float]) -> Decision:
         """It goes on, until the report says otherwise."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainer.training.report import Decision, Kept, Request
+from trainer.training.report import Decision, Kept
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -40,7 +40,7 @@ class Driver:
     channel: ActorHandle
     trial_id: str
     _answer: Any = dataclasses.field(default=None, init=False)
-    """To the last progress: what the driver wants of the training."""
+    """To the last progress: whether the training shall end."""
 
     def start(self) -> Start:
         """From where the training can go on now."""
@@ -70,15 +70,14 @@ class Driver:
         """Send loss and learning rate without waiting."""
         self._answer = self.channel.put.remote((self.trial_id, PROGRESS, dict(metrics), time.time()))
 
-    def request(self) -> Request | None:
-        """What the driver asked for by the last progress, once; does not wait for the answer."""
+    def asked_to_end(self) -> bool:
+        """Whether the driver answered the last progress so; does not wait for the answer."""
         import ray
 
         if self._answer is None or not ray.wait([self._answer], timeout=0)[0]:
-            return None
+            return False
         answer, self._answer = self._answer, None
-        request: Request | None = ray.get(answer)
-        return request
+        return bool(ray.get(answer))
 
     def _send(self, kind: str, content: dict[str, Any]) -> None:
         import ray
@@ -103,12 +102,12 @@ class ProgressChannel:
         self._urgent = asyncio.Event()
         self._ending: set[str] = set()
 
-    async def put(self, message: Message) -> Request | None:
-        """Add a message; what its trial is asked for."""
+    async def put(self, message: Message) -> bool:
+        """Add a message; whether its trial shall save where it is, and end."""
         self._messages.append((None, message))
         if message[1] != PROGRESS:
             self._urgent.set()
-        return "end" if message[0] in self._ending else None
+        return message[0] in self._ending
 
     async def end(self, trial_ids: Collection[str]) -> None:
         """Have trials save where they are, and end."""

@@ -150,7 +150,7 @@ class Analysis(Experiment):
         needs an order, and no figures that hold beside measured ones). Diverged trials count as the worst. Failed
         ones, and those that reached no rung, are left out: their settings may have nothing to do with it.
         """
-        space, told = self.space, []
+        space, of_optuna = self.space, []
         assert space is not None  # a training has none, and nothing to compare
         trials = [
             trial
@@ -165,8 +165,8 @@ class Analysis(Experiment):
             elif trial.status == "completed" and trial.best_value is not None:
                 status, value = "completed", _log(trial.best_value)
             one = EarlierTrial(trial.config, points, value, self.budget_of(trial))
-            told.append(optuna_trial(one, space, status))
-        return trials, projected(told)
+            of_optuna.append(optuna_trial(one, space, status))
+        return trials, projected(of_optuna)
 
     @functools.cached_property
     def expected(self) -> dict[str, float]:
@@ -176,9 +176,9 @@ class Analysis(Experiment):
         return {
             trial.trial_id: trial.best_value
             if trial.status == "completed" and trial.best_value is not None
-            else math.exp(told.value)
-            for trial, told in pairs
-            if told.value is not None
+            else math.exp(one.value)
+            for trial, one in pairs
+            if one.value is not None
         }
 
     @functools.cached_property
@@ -288,7 +288,7 @@ def _log(wer: float) -> float:
 def last_line(error: str | None) -> str:
     """The line of an error that says what it was."""
     lines = [line.strip() for line in (error or "").splitlines() if line.strip()]
-    text = lines[-1] if lines else "no reason was told"
+    text = lines[-1] if lines else "no reason is known"
     return text if len(text) <= 200 else f"{text[:199]}…"
 
 

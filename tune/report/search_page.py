@@ -40,8 +40,8 @@ def search_page(analysis: Analysis) -> str:
     )
     if analysis.importances:
         shares = [analysis.importances.get(name) for name in analysis.parameters]
-        told = ["" if share is None else f"{100 * share:.0f} %" for share in shares]
-        searched = [[*row, share] for row, share in zip(searched, told, strict=True)]
+        cells = ["" if share is None else f"{100 * share:.0f} %" for share in shares]
+        searched = [[*row, share] for row, share in zip(searched, cells, strict=True)]
     return render_page(
         "search.html",
         analysis.name,
@@ -164,8 +164,8 @@ def _finalists(analysis: Analysis) -> dict[str, Any] | None:
     text = "The best trials once more with other seeds, since a single training is partly luck."
     if len(verdict.scores) > 1:
         text += f" Trial {verdict.describe()}."
-    if told := analysis.state.average_text:
-        text += f" {told}."
+    if average := analysis.state.average_text:
+        text += f" {average}."
     strong = [i for i, score in enumerate(verdict.scores) if score.trial_id == verdict.winner]
     return {"text": text, "rows": rows, "strong": strong}
 
@@ -183,9 +183,9 @@ def _guards(analysis: Analysis) -> dict[str, Any] | None:
         for each in guard_losses:
             kept = "kept" if each.kept else "lost"
             figures = [each.base, each.rate, each.loss]
-            told = ["" if figure is None else f"{figure:.2f}" for figure in figures]
+            cells = ["" if figure is None else f"{figure:.2f}" for figure in figures]
             interval = f"{each.interval[0]:.2f} to {each.interval[1]:.2f}" if each.interval else ""
-            shown = [run, "" if wer is None else f"{wer:.2f}", *told, interval, f"{each.max_loss:g}"]
+            shown = [run, "" if wer is None else f"{wer:.2f}", *cells, interval, f"{each.max_loss:g}"]
             rows.append([*shown, Cell(names.get(each.guard, each.guard), "nowrap"), Cell(kept, "nowrap")])
     text = (
         "What could be exported was measured on data that nothing was trained on, beside the base model. What is shown "
@@ -235,12 +235,12 @@ def _trial_table(analysis: Analysis, trials: Sequence[Trial]) -> dict[str, Any]:
     second = [] if analysis.state.task == TRANSLATE else ["CER %"]
     names += ["effective", "WER %", *second, "epochs", "time"]
     rows, reasons = [_trial_row(trial, settings, bool(second)) for trial in trials], list(map(_why, trials))
-    told = any(reason.text for reason in reasons)
-    if told:
+    explained = any(reason.text for reason in reasons)
+    if explained:
         names.append("why it ended")
         rows = [[*row, reason] for row, reason in zip(rows, reasons, strict=True)]
     strong = [i for i, trial in enumerate(trials) if trial is winner]
-    return {"names": names, "rows": rows, "numbers": 2, "after": int(told), "strong": strong}
+    return {"names": names, "rows": rows, "numbers": 2, "after": int(explained), "strong": strong}
 
 
 def _trial_row(trial: Trial, names: Sequence[str], with_cer: bool) -> list[Cell | str]:

@@ -23,8 +23,8 @@ def state_text(analysis: Analysis) -> str:
     if state.end:
         text += f" ({state.end.text})"
     if analysis.stage in ("running", "unfinished") and state.last_event_time:
-        heard = datetime.datetime.fromtimestamp(state.last_event_time).astimezone()
-        text += f", last heard of at {heard:%H:%M on %Y-%m-%d}"
+        last = datetime.datetime.fromtimestamp(state.last_event_time).astimezone()
+        text += f", last heard of at {last:%H:%M on %Y-%m-%d}"
     return text
 
 

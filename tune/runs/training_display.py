@@ -95,7 +95,7 @@ def print_training_summary(outcome: Outcome, console: Console) -> None:
     console.print()
     print_no_gain(outcome.state, console)
     if outcome.state.something_is_left:
-        say(console, f"interrupted at epoch {record.epoch:.2f}; go on with it:")
+        say(console, f"interrupted at epoch {record.epoch_now:.2f}; go on with it:")
         say(console, f"resume    {plan.resume_command}")
     elif record.status == "diverged":
         console.print(

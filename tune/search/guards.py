@@ -136,18 +136,18 @@ def describe_choice(run: str, models: Mapping[str, Sequence[GuardLoss]], names: 
         names: of the guards for people, by their data.
     """
 
-    def told(guard_losses: Sequence[GuardLoss]) -> str:
+    def losses_of(guard_losses: Sequence[GuardLoss]) -> str:
         return "; ".join(each.describe(names.get(each.guard, each.guard)) for each in guard_losses)
 
     order, guards = list(models), "guards" if len(names) > 1 else "guard"
     over = [
-        f"{name} is passed over: {told([each for each in models[name] if not each.kept])}"
+        f"{name} is passed over: {losses_of([each for each in models[name] if not each.kept])}"
         for name in order[: order.index(run)]
     ]
     if all(each.kept for each in models[run]):
-        return ". ".join([*over, f"{run} keeps the {guards}: {told(models[run])}"])
+        return ". ".join([*over, f"{run} keeps the {guards}: {losses_of(models[run])}"])
     if len(order) == 1:
-        return f"{run} does not keep the {guards} and is exported, as there is no other: {told(models[run])}"
+        return f"{run} does not keep the {guards} and is exported, as there is no other: {losses_of(models[run])}"
     others = [name for name in order if name != run]
     more = f"{listed(others)} lose{'s' * (len(others) == 1)} more"
-    return f"no model keeps the {guards}; {run} loses least and is exported: {told(models[run])}; {more}"
+    return f"no model keeps the {guards}; {run} loses least and is exported: {losses_of(models[run])}; {more}"

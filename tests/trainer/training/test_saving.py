@@ -14,7 +14,7 @@ from trainer.config import TrainConfig
 from trainer.errors import DiskFullError
 from trainer.manifest import seal
 from trainer.training import saving
-from trainer.training.report import Decision, Kept, Request, ignore
+from trainer.training.report import Decision, Kept, ignore
 from trainer.training.saving import ReportingStore
 
 
@@ -26,10 +26,12 @@ class KeptFolders:
         self.folder, self.keeps = folder, keeps
         self.rows: list[Mapping[str, float]] = []
         self.saved: dict[int, Path] = {}
-        self.requests: list[Request | None] = []
+        self.steps_left: int | None = None
 
-    def request(self) -> Request | None:
-        return self.requests.pop(0) if self.requests else None
+    def asked_to_end(self) -> bool:
+        if self.steps_left is not None:
+            self.steps_left -= 1
+        return self.steps_left == 0
 
     def decide(self, metrics: Mapping[str, float]) -> Decision:
         self.rows.append(dict(metrics))
@@ -76,9 +78,9 @@ def test_a_checkpoint_between_evaluations_is_one_to_go_on_from(config: TrainConf
         kept.folder.mkdir()
     unbroken, ended, resumed = stores
     train(config, store=unbroken)
-    ended.requests = [None, "save", "end"]
+    ended.steps_left = 3
     assert train(config, store=ended).steps == 3
-    assert sorted(ended.saved) == [2, 3] and not ended.rows
+    assert sorted(ended.saved) == [3] and not ended.rows
     train(config, store=resumed, resume_from=ended.saved[3])
     assert sorted(resumed.saved) == sorted(unbroken.saved) == [4, 8]
     for step in (4, 8):
