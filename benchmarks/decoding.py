@@ -75,9 +75,7 @@ def timed(decode: Decode, encoded: torch.Tensor, batch: int, end: int) -> tuple[
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--clips", type=int, default=96)
     parser.add_argument("--batches", type=int, nargs="+", default=[16, 96])
     parser.add_argument("--repeats", type=int, default=7)

@@ -124,9 +124,7 @@ def trial(stored: list[Any], config: Any) -> dict[str, float]:
 
 def main() -> None:
     """Measure each number of clips in a process of its own, and print a table and JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--clips", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     parser.add_argument("--one", nargs=2, metavar=("DATA", "CACHE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -1,6 +1,6 @@
 """Memory of weights, gradients, optimiser and activations by size and method, computed from shapes alone.
 
-    python benchmarks/memory_table.py [--sizes tiny small] [--clips 8] [--tokens 100]
+    python benchmarks/memory_table.py [--clips 8] [--tokens 100]
 
 Weights are float32, as are gradients; the optimiser's share is that of `trainer.optimizers`.
 Activations are all tensors that autograd keeps for the backward pass of clips of 30 s in bf16, with the loss and the
@@ -100,19 +100,15 @@ def norms_in_float32() -> Iterator[None]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--sizes", nargs="+", choices=list(shapes.SHAPES), default=list(shapes.SHAPES))
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--clips", type=int, default=8, help="of 30 s, in a forward pass")
     parser.add_argument("--tokens", type=int, default=100, help="of each text")
     asked = parser.parse_args()
     print(f"GB; activations of {asked.clips} clips of 30 s and {asked.tokens} tokens in bf16\n")
     print("| size | method | " + " | ".join((*PARTS, "in all with AdamW")) + " |")
     print("| --- | --- |" + " ---: |" * (len(PARTS) + 1))
-    for size in asked.sizes:
-        for method in asked.methods:
+    for size in shapes.SHAPES:
+        for method in METHODS:
             found = memory_of(size, method, asked.clips, asked.tokens)
             whole = sum(found[part] for part in ("weights", "gradients", "adamw", "activations"))
             cells = [f"{value / 1e9:.2f}" for value in (*found.values(), whole)]

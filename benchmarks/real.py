@@ -39,8 +39,6 @@ EPOCHS = {"german": 3, "short": 3, "telephone": 3, "cherokee": 4}
 RATES = (1e-5, 2.5e-5, 5e-5, 1e-4, 2e-4)
 AUTO, WHOLE = None, 30.0
 """Windows in seconds: `auto` is 13.6 s for the German clips, 10.1 s for the Cherokee ones."""
-
-
 UNTOUCHED = (30.0, 20.0, 15.0, 10.0, 7.5, 6.0)
 """Windows in which the untouched model is measured, on German clips of at most 5.5 s."""
 
@@ -117,8 +115,8 @@ def make_tables(arguments: argparse.Namespace) -> dict[str, Path]:
     """The tables of clips by their names, made where they are not there yet."""
     work = arguments.work.absolute()
     tables = {
-        "german": real_data.make_german(arguments.german, work),
-        "short": real_data.make_short(arguments.german, work),
+        "german": real_data.make_german(arguments.german, work / "german.csv"),
+        "short": real_data.make_german(arguments.german, work / "short.csv", real_data.SHORT_SECONDS),
         "telephone": real_data.make_telephone(arguments.german, work),
     }
     if arguments.cherokee:
@@ -288,7 +286,7 @@ def print_tables(results: dict[Run, dict[str, Any]]) -> None:
         ]
         print("| " + " | ".join(cells) + " |")
     print()
-    for line in (*_space_lines(results), *_window_lines(results)):
+    for line in _pair_lines(results):
         print(line)
 
 
@@ -309,35 +307,24 @@ def _both_splits(row: dict[str, Any]) -> tuple[float, float]:
     return 100 * errors / words, 100 * sum(part["wrong_first_words"] for part in parts) / clips
 
 
-def _space_lines(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
-    pairs = []
-    for run in PARTS["labels"]:
-        other = dataclasses.replace(run, leading_space=False)
-        if run.leading_space and run in results and other in results:
-            pairs.append((_both_splits(results[run]), _both_splits(results[other])))
-    if pairs:
-        for name, column in (("WER %", 0), ("wrong first words %", 1)):
-            having = [with_space[column] for with_space, _ in pairs]
-            lacking = [without[column] for _, without in pairs]
-            yield (
-                f"leading space, {len(pairs)} seeds, {name}: with {_spread(having)}, without {_spread(lacking)}, "
-                f"difference {_spread([a - b for a, b in zip(having, lacking, strict=True)])}"
-            )
-
-
-def _window_lines(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
-    for data in ("german", "cherokee"):
-        shorts = [run for run in PARTS["windows"] if run.data == data and run.window == AUTO]
-        pairs = [(run, dataclasses.replace(run, window=WHOLE)) for run in shorts]
-        known = [(results[a], results[b]) for a, b in pairs if a in results and b in results]
-        if known:
-            short = [_both_splits(a)[0] for a, _ in known]
-            whole = [_both_splits(b)[0] for _, b in known]
-            ratio = statistics.median(a["seconds_a_sample"] / b["seconds_a_sample"] for a, b in known)
-            yield (
-                f"{data}, {len(known)} seeds, WER %: window auto {_spread(short)}, "
-                f"{WHOLE:g} s {_spread(whole)}; time of a step {ratio:.2f}"
-            )
+def _pair_lines(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
+    """What the first space and the window come to, each seed with it beside the same seed without it."""
+    for part, change in (("labels", {"leading_space": False}), ("windows", {"window": WHOLE})):
+        for data in ("german", "cherokee"):
+            runs = {run for run in PARTS[part] if run.data == data}
+            pairs = [(run, dataclasses.replace(run, **change)) for run in runs]
+            known = [(results[a], results[b]) for a, b in pairs if a != b and a in results and b in results]
+            for name, column in (("WER %", 0), ("wrong first words %", 1)) if known else ():
+                with_it, without = (
+                    [_both_splits(row)[column] for row in rows] for rows in zip(*known, strict=True)
+                )
+                yield (
+                    f"{data}, {len(known)} seeds, {name}: usual {_spread(with_it)}, {change} {_spread(without)}, "
+                    f"difference {_spread(a - b for a, b in zip(with_it, without, strict=True))}"
+                )
+            if known:
+                ratio = statistics.median(a["seconds_a_sample"] / b["seconds_a_sample"] for a, b in known)
+                yield f"time of a step, usual / {change}: {ratio:.2f}"
 
 
 def _spread(values: Iterable[float]) -> str:

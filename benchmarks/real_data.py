@@ -36,20 +36,11 @@ Row = tuple[str, str, str]
 """Path of the audio, text, split."""
 
 
-def make_german(source: Path, folder: Path) -> Path:
-    """The table of the German clips, made where it is not there yet."""
-    table = folder / "german.csv"
-    if not table.is_file():
-        _write(table, [(str(source / name), text, split) for name, text, split in _german(source)])
-    return table
-
-
-def make_short(source: Path, folder: Path) -> Path:
-    """The table of the German clips of at most 5.5 s."""
-    table = folder / "short.csv"
+def make_german(source: Path, table: Path, longest: float = float("inf")) -> Path:
+    """The table of the German clips of at most so many seconds, made where it is not there yet."""
     if not table.is_file():
         rows = [(str(source / name), text, split) for name, text, split in _german(source)]
-        _write(table, [row for row in rows if soundfile.info(row[0]).duration <= SHORT_SECONDS])
+        _write(table, [row for row in rows if soundfile.info(row[0]).duration <= longest])
     return table
 
 

@@ -95,8 +95,7 @@ def search(data: str, seed: int, model: Path, table: Path, work: Path) -> dict[s
 def run(*words: str) -> None:
     """A command of tune-whisper, shown as it runs."""
     print(f"$ tune-whisper {shlex.join(words)}", flush=True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-m", "tune", *words], check=True, env=environment)
+    subprocess.run([sys.executable, "-m", "tune", *words], check=True, cwd=ROOT)
 
 
 def read_results() -> dict[tuple[str, int], dict[str, Any]]:

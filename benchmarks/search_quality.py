@@ -165,7 +165,7 @@ def ratio_interval(families: Families, method: str) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--seeds", type=int, default=40, help="instances of each family (default: 40)")
     parser.add_argument("--output", type=Path, default=FOLDER, help="where the results go")
     asked = parser.parse_args()

@@ -105,9 +105,7 @@ def once(asked: argparse.Namespace, seed: int) -> dict[str, Search]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--clips", type=int, default=800, help="to train on")

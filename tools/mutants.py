@@ -27,6 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = Path(__file__).with_name("mutants.json")
+SEED = 29
 AREAS = {
     "decisions": (6, ["tune/search"]),
     "resume": (4, ["tune/runs/resume.py", "tune/experiments/state.py", "trainer/training/checkpoints.py"]),
@@ -54,13 +55,12 @@ def main() -> None:
     """Draw the faults, or run the tests with each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("action", choices=["draw", "run"])
-    parser.add_argument("--seed", type=int, default=29)
     parser.add_argument("--only", type=int, nargs="*", help="numbers in the list, from 1")
     parser.add_argument("--tests", nargs="*", help="instead of the tests of the file's folder")
     arguments = parser.parse_args()
     mutants = json.loads(LIST.read_text()) if LIST.is_file() else []
     if arguments.action == "draw":
-        LIST.write_text(json.dumps(drawn(mutants, random.Random(arguments.seed)), indent=1) + "\n")
+        LIST.write_text(json.dumps(drawn(mutants, random.Random(SEED)), indent=1) + "\n")
         return
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "checkout"

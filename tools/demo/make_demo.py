@@ -31,6 +31,8 @@ from transformers.utils import logging
 DEMO = Path(__file__).resolve().parents[2] / "trainer" / "demo"
 
 SPLITS = {"train": 800, "validation": 96, "test": 96}
+BASE_CLIPS, STEPS, SEED = 5000, 1600, 17
+"""Clips of plain speech, and optimizer steps of 32 of them, that the base model is trained on."""
 LABEL_PADDING = -100
 
 
@@ -147,25 +149,19 @@ def word_error_rate(
     return 100 * float(jiwer.wer([row.text for row in rows], [text.strip() for text in texts]))
 
 
-def pretrain(
-    model: WhisperForConditionalGeneration,
-    processor: WhisperProcessor,
-    rows: list[Row],
-    steps: int,
-    seed: int,
-) -> None:
+def pretrain(model: WhisperForConditionalGeneration, processor: WhisperProcessor, rows: list[Row]) -> None:
     """Train from scratch: AdamW, warm-up over a tenth of the steps, then linear decay to nothing."""
     batch_size, peak = 32, 2e-3
     features, labels = extract(processor, rows), labels_of(processor, [row.text for row in rows])
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.01)
-    warmup = steps // 10
+    warmup = STEPS // 10
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / warmup, (steps - step) / (steps - warmup))
+        optimizer, lambda step: min((step + 1) / warmup, (STEPS - step) / (STEPS - warmup))
     )
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(SEED)
     order = torch.empty(0, dtype=torch.long)
     model.train()
-    for _ in (bar := tqdm(range(steps), "training")):
+    for _ in (bar := tqdm(range(STEPS), "training")):
         if len(order) < batch_size:
             order = torch.randperm(len(rows), generator=generator)
         batch, order = order[:batch_size], order[batch_size:]
@@ -178,16 +174,16 @@ def pretrain(
         bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
 
 
-def build(output: Path, clips: int, steps: int, seed: int) -> None:
+def build(output: Path) -> None:
     """Make the model and the data under *output* and print what was measured."""
     started = time.monotonic()
-    processor = folder.build_processor(seed)
-    model = folder.build_model(processor, seed)
-    splits = make_target_rows(seed + 1)
+    processor = folder.build_processor(SEED)
+    model = folder.build_model(processor, SEED)
+    splits = make_target_rows(SEED + 1)
     for name, rows in splits.items():
         write_parquet(rows, output / "data" / f"{name}.parquet")
-    held_out = make_base_rows(seed + 2, 200, "held-out clips")
-    pretrain(model, processor, make_base_rows(seed + 3, clips, "base clips"), steps, seed)
+    held_out = make_base_rows(SEED + 2, 200, "held-out clips")
+    pretrain(model, processor, make_base_rows(SEED + 3, BASE_CLIPS, "base clips"))
     model.save_pretrained(output / "model")
     processor.save_pretrained(output / "model")
     print(f"parameters: {sum(parameter.numel() for parameter in model.parameters()):,}")
@@ -203,17 +199,13 @@ def main() -> None:
         prog="python tools/demo/make_demo.py", description="Make the demo's model and data."
     )
     parser.add_argument("--output", type=Path, default=DEMO, help="where model/ and data/ go")
-    parser.add_argument("--clips", type=int, default=5000, help="clips of plain speech to train on")
-    parser.add_argument("--steps", type=int, default=1600, help="optimizer steps of 32 clips")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads for training")
-    parser.add_argument("--seed", type=int, default=17)
     options = parser.parse_args()
     speech.check_espeak()
     # Whisper's generate() warns of arguments that it passes to itself; nothing here can change that.
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    torch.set_num_threads(options.threads)
-    build(options.output, options.clips, options.steps, options.seed)
+    torch.set_num_threads(2)
+    build(options.output)
 
 
 if __name__ == "__main__":
