@@ -1,7 +1,8 @@
 """What each worker of a distributed training runs in the tests; see `processes.run_workers`.
 
-The folder holds `config.json`, `most-bytes` where the loss is to make so few scores at once, and `most-clips-1` where
-worker 1 is to have memory for so few clips; results go there.
+The folder holds `config.json`, `most-bytes` where the loss is to make so few scores at once, `most-clips-1` where
+worker 1 is to have memory for so few clips, and `ends-after` where the training is asked to end after a step; results
+go there.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from trainer.data.streaming.stream import StreamedClip
 from trainer.train import make_trainer
 from trainer.training import loss
 from trainer.training.distributed import leave_group, scratch_folder
+from trainer.training.report import Report
+from trainer.training.saving import ReportingStore
 from trainer.training.streamed import StreamedSplit
 
 
@@ -48,10 +51,23 @@ def whole_training(config: TrainConfig, folder: Path) -> None:
         _write_down(folder / f"stream-{rank}")
     resume = folder / "resume.json"
     resume_from = Path(json.loads(resume.read_text())) if resume.exists() else None
-    result = train(config, report, resume_from=resume_from)
+    ends = folder / "ends-after"
+    store = EndingStore(report, folder, rows, int(ends.read_text())) if ends.exists() else None
+    result = train(config, report, store=store, resume_from=resume_from)
     (folder / f"rows-{rank}.json").write_text(
         json.dumps({"rows": rows, "wer": result.best and result.best["wer"]})
     )
+
+
+class EndingStore(ReportingStore):
+    """Asks the training to end once its rows tell of a step."""
+
+    def __init__(self, report: Report, folder: Path, rows: Sequence[Mapping[str, Any]], step: int) -> None:
+        super().__init__(report, folder, keep=False)
+        self._rows, self._step = rows, step
+
+    def asked_to_end(self) -> bool:
+        return bool(self._rows) and self._rows[-1]["step"] >= self._step
 
 
 def _write_down(path: Path) -> None:

@@ -113,17 +113,19 @@ def test_resumed_in_a_fresh_process(config: TrainConfig, unbroken: Rows, tmp_pat
 
 @pytest.mark.slow
 def test_two_workers_resume(config: TrainConfig, tmp_path: Path) -> None:
-    """Each worker draws its own random numbers; the loss and the weights are those of both."""
-    config = config.replace(
-        workers=2, train_batch_size=2, epochs=1.0, evaluations=2, log_every_seconds=3600.0
-    )
+    """From where they were asked to end, between evaluations; the loss and the weights are those of both."""
+    config = config.replace(workers=2, train_batch_size=2, epochs=1.0, evaluations=2)
     whole = run(config, tmp_path / "whole")
     middle = tmp_path / "whole" / "kept-2"
     assert problem_of(middle) is None
     size = sum(path.stat().st_size for path in middle.rglob("*") if path.is_file())
     assert size <= estimated_checkpoint_bytes(config)
-    assert after(run(config, tmp_path / "again", middle), 0) == after(whole, 2)
-    assert_same_weights(tmp_path / "again" / "kept-4", tmp_path / "whole" / "kept-4", atol=1e-5)
+    ended, again = tmp_path / "ended", tmp_path / "again"
+    ended.mkdir()
+    (ended / "ends-after").write_text("3")
+    assert run(config, ended)[-1]["step"] == 3
+    assert after(run(config, again, ended / "kept-3"), 0) == after(whole, 3)
+    assert_same_weights(again / "kept-4", tmp_path / "whole" / "kept-4", atol=1e-5)
 
 
 def test_goes_on_with_half_the_micro_batch(config: TrainConfig, tmp_path: Path) -> None:
