@@ -250,20 +250,3 @@ def test_the_architecture_names_files_that_are_there() -> None:
     assert len(files) > 80
     assert sorted(path for path in files if not (ROOT / path).is_file()) == []
     assert sorted(path for path in folders if not (ROOT / path).is_dir()) == []
-
-
-def test_the_ways_in_the_architecture_name_files_of_its_tree() -> None:
-    files, folders = rooms()
-    named = set(re.findall(r"`(\w+(?:/\w+)+)/?`", prose(ROOT / "ARCHITECTURE.md")))
-    known = {re.sub(r"\.py$|/$", "", path) for path in files | folders}
-    # Of some rooms the tree names no files.
-    bare = {path for path in folders if not any(file.startswith(path) for file in files)}
-    wrong = [
-        path
-        for path in named
-        if not any(
-            f"{top}{path}" in known or f"{top}{path}".startswith((*bare,))
-            for top in ("", "tune/", "trainer/")
-        )
-    ]
-    assert len(named) > 20 and wrong == []

@@ -121,13 +121,3 @@ def test_nobody_writes_from_ray_import_tune() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module == "ray":
                 assert "tune" not in {alias.name for alias in node.names}, path
-
-
-def test_nothing_heavy_on_the_way_to_the_command_line() -> None:
-    import subprocess
-    import sys
-
-    heavy = "{'torch', 'ray', 'transformers', 'mlflow', 'optuna', 'datasets'}"
-    code = f"import sys, tune.cli, tune.runs.plan\nprint(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import subprocess
 import sys
@@ -13,12 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tune_whisper
 from tune.cli import main
 from tune.commands.search import search_parser
 from tune.commands.train import train_parser
-from tune_whisper import ConfigError, ExperimentError, SpaceError, load_experiment, search, train
-from tune_whisper.experiment import option_words
+from tune_whisper import ConfigError, ExperimentError, SpaceError, search, train
 
 
 def test_nothing_heavy_is_imported() -> None:
@@ -39,23 +36,6 @@ def test_every_option_is_a_keyword(
     renamed = {"set": "settings", **named_otherwise}
     keywords = set(inspect.signature(function).parameters) - {"quiet"}
     assert keywords == {renamed.get(name, name) for name in options}
-
-
-def test_keywords_as_words() -> None:
-    assert option_words(trials=4, model=None, take_over=False, deepspeed=True, gpus_per_trial=0.5) == [
-        "--trials=4", "--deepspeed", "--gpus-per-trial=0.5",
-    ]  # fmt: skip
-    assert option_words(track="tensorboard") == ["--track", "tensorboard"]
-    settings = {"warmup_steps": None, "spec_augment": True, "dropout": 1e-05, "row_filter": "a=b"}
-    assert option_words(settings=settings, track=["mlflow", "tensorboard"], from_experiment="x") == [
-        *(
-            "--set=warmup_steps=null",
-            "--set=spec_augment=true",
-            "--set=dropout=1e-05",
-            "--set=row_filter=a=b",
-        ),
-        *("--track", "mlflow", "tensorboard", "--from=x"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -94,16 +74,3 @@ def test_mistakes_are_raised_with_the_line_that_the_command_prints(
 def test_a_space_of_other_than_plain_values() -> None:
     with pytest.raises(SpaceError, match="space: must hold plain numbers"):
         search({"learning_rate": {"type": "choice", "values": list(np.array([1e-5, 1e-4]))}})
-
-
-def test_an_experiment_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match="no experiment 'x' in"):
-        load_experiment("x", storage=tmp_path)
-
-
-def test_errors_are_the_commands_own() -> None:
-    modules = [importlib.import_module(name) for name in ("trainer.errors", "tune.util.errors")]
-    for name in tune_whisper.__all__:
-        each = getattr(tune_whisper, name)
-        if inspect.isclass(each) and issubclass(each, Exception):
-            assert any(getattr(module, name, None) is each for module in modules)

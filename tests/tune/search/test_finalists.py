@@ -133,21 +133,6 @@ def even(wer: float) -> Repeat:
     return Repeat("r", wer, 100.0, ClipErrors(words * wer / 100, words))
 
 
-def worse_wins(points: float, draws: int = 1000) -> float:
-    """How often of two finalists with two repeats the one wins that is worse by so many points."""
-    generator = np.random.default_rng(0)
-    won = 0
-    for _ in range(draws):
-        first, second = 10.0 + 0.5 * generator.standard_normal((2, 2))
-        won += (
-            judge_finalists(
-                {"better": [*map(even, first)], "worse": [even(wer + points) for wer in second]}
-            ).winner
-            == "worse"
-        )
-    return won / draws
-
-
 def interval(verdict: Verdict) -> tuple[float, float]:
     return verdict.scores[1].interval
 
@@ -181,12 +166,6 @@ def test_intervals_hold_whatever_seeds_differ_by(sd: float, count: int) -> None:
     assert all(0.92 <= share <= 0.97 for share in held / draws), held / draws
 
 
-@pytest.mark.parametrize(("points", "most"), [(0.5, 0.2), (1.5, 0.01)])
-def test_the_worse_settings_rarely_win(points: float, most: float) -> None:
-    """By the means' noise 16 % at 0.5 points and 0.1 % at 1.5."""
-    assert worse_wins(points) <= most
-
-
 def test_several_that_tie() -> None:
     wers = {"best": 15.0, "close": 15.05, "near": 15.3, "far": 31.0}
     verdict = judge_finalists({name: [even(wer), even(wer + 0.5)] for name, wer in wers.items()})
@@ -218,17 +197,6 @@ def test_the_interval_of_a_known_case() -> None:
     assert interval(verdict) == pytest.approx((4 - half, 4 + half), abs=0.01)
     half = math.hypot(UNSEEN, 2.776 * math.sqrt(1 / 3))
     assert verdict.scores[0].mean_interval == pytest.approx((15 - half, 15 + half), abs=0.01)
-    # With the noise of clips of a known deviation: the squares of both add up.
-    words = np.full(CLIPS, 10)
-    wrong = np.tile([0, 2], CLIPS // 2)  # 10 %, with a deviation of 10 points between clips
-    one = [Repeat("a", wer, 1.0, ClipErrors(wrong, words)) for wer in (9.7, 10.3)]
-    other = [Repeat("b", 20.0, 1.0, ClipErrors(wrong[::-1] + 1, words))] * 2
-    seeds = 4.303 * 0.3  # deviations of 0.3 times the root of two, and of 0; t of 2 degrees of freedom
-    half = math.hypot(1.96 * 20.0 / math.sqrt(CLIPS), seeds)  # the difference of a clip is -10 or 30 points
-    verdict = judge_finalists({"001": one, "002": other})
-    assert interval(verdict) == pytest.approx((10 - half, 10 + half), abs=0.2)
-    half = math.hypot(1.96 * 10.0 / math.sqrt(CLIPS), seeds * math.sqrt(1 / 2))
-    assert verdict.scores[0].mean_interval == pytest.approx((10 - half, 10 + half), abs=0.2)
 
 
 def test_the_same_clips_are_compared() -> None:
@@ -282,10 +250,6 @@ def test_without_the_clips_errors_seeds_alone_make_the_interval() -> None:
         assert interval(verdict) == pytest.approx((1.1 - half, 1.1 + half), abs=0.01)
     few = judge_finalists({"001": repeats([15.0], clips=4), "002": repeats([20.0], clips=4)})
     assert interval(few)[1] - interval(few)[0] == pytest.approx(2 * 2.776 * 0.5 * math.sqrt(2), abs=0.01)
-    # One of two repeats tells the noise of the clips as well as both.
-    partly = judge_finalists({"001": first, "002": [*second[:1], *without_clips(second[1:])]})
-    width, most = (found[1] - found[0] for found in (interval(partly), interval(whole)))
-    assert 2 * half < width < 1.3 * most
 
 
 @pytest.mark.parametrize("space_seed", [None, 0, 1, 7])

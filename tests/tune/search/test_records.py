@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tune.runs.search_display import most_telling, time_left
+from tune.runs.search_display import most_telling
 from tune.search.finalists import choose_finalists
 from tune.search.records import Records, Trial, trial_order
 
 
 def evaluation(samples: int, wer: float) -> dict[str, float]:
     return {"samples_seen": samples, "wer": wer, "cer": wer / 2, "epoch": samples / 100}
-
-
-def test_the_best_checkpoint_and_the_last_are_kept() -> None:
-    record = Trial("001", {})
-    kept = []
-    for name, wer in zip("abcde", (40.0, 30.0, 35.0, 33.0, 20.0), strict=True):
-        seen = 100 * (len(kept) + 1)
-        record.add_evaluation(evaluation(seen, wer), keep="all")
-        record.add_saved(seen, 1.0, name, "all")
-        kept.append("".join(record.checkpoints))
-    assert kept == ["a", "ba", "cb", "db", "ed"], "the last first, then the best, or the one before"
-    record.add_saved(500, 1.0, "e", "all")
-    assert record.checkpoints == ["e", "d"], "written once more after a failure"
-    record.end("completed")
-    assert (record.checkpoint, record.checkpoints) == ("e", ["e"])
 
 
 def test_a_best_checkpoint_of_weights_alone_is_nothing_to_go_on_from() -> None:
@@ -54,17 +37,3 @@ def test_trials_from_1000_on_come_after_those_before() -> None:
     assert [trial.trial_id for trial in choose_finalists(records, 2)] == ["998", "999"]
     repeats = ["002-r1", "999-r10", "999", "999-r2", "001"]
     assert sorted(repeats, key=trial_order) == ["001", "002-r1", "999", "999-r2", "999-r10"]
-
-
-def test_time_left() -> None:
-    records = Records()
-    assert time_left(records, 4, 900, 10.0) is None
-    running = records.start("001", {})
-    running.add_evaluation(evaluation(300, 30.0))
-    # 300 samples in 10 s; 600 to go here and three trials of 900 to come
-    assert time_left(records, 4, 900, 10.0) == pytest.approx((600 + 3 * 900) / 30)
-    stopped = records.start("002", {})
-    stopped.add_evaluation(evaluation(100, 60.0))
-    stopped.end("early_stopped")
-    # the two to come are now taken to be as long as the one that ended
-    assert time_left(records, 4, 900, 10.0) == pytest.approx((600 + 2 * 100) / 40)

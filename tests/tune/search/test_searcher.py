@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from made_logs import folded
 from optuna.trial import TrialState
+from test_simulation import folded
 
 from tune.search.records import Outcome, Records, Trial
 from tune.search.searcher import TRIAL_ID, EarlierTrial, Searcher

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
 import yaml
-from space_files import LR, Load, space_loader
+from space_files import LR, Load
 
 from tune.search.samplers import gaussian_process, tpe
 from tune.space.parameters import FloatParameter
@@ -30,11 +29,6 @@ train_batch_size: {type: int, low: 4, high: 16, step: 4}
 FULL = {"learning_rate": 1e-5, "group_by_length": False, "spec_augment": False, "train_batch_size": 8}
 FROZEN = {"learning_rate": 1e-5, "group_by_length": True, "train_batch_size": 8}
 AUGMENTED = {**FULL, "spec_augment": True, "mask_time_prob": 0.05}
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Load:
-    return space_loader(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -216,20 +210,6 @@ def test_auto_is_the_rate_of_the_method_under_which_it_is_searched(load: Load) -
     assert space.resolve(1e-5, RATES).ranges == space.ranges
 
 
-def test_auto_follows_a_method_that_is_fixed(load: Load) -> None:
-    """As `make_plan` calls it: the usual rate is that of the base's method."""
-    for text, overrides in [
-        ("method: lora\nlearning_rate: {type: float, low: auto, high: auto, log: true}", {}),
-        (METHODS, {"method": "lora"}),
-    ]:
-        space = load(text, overrides).resolve(2e-4, {"lora": 2e-4})
-        rates: Any
-        (rates,) = space.ranges["learning_rate"][:1]
-        assert (rates.low, rates.high) == (2e-5, 2e-3)
-    only = load("method: {type: choice, values: [lora]}\nlora_rank: {type: int, low: 4, high: 8}")
-    assert only.unsearched_rate(1e-5, RATES) == 2e-4
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -237,11 +217,6 @@ def test_auto_follows_a_method_that_is_fixed(load: Load) -> None:
             "learning_rate: {type: float, low: auto, high: 1e-2, log: true}",
             "learning_rate: auto is 1e-05 where method is full and 0.0002 where method is lora",
         ),
-        (
-            "learning_rate: {type: choice, values: [auto, 1e-4]}",
-            "learning_rate: auto is 1e-05 where method is full and 0.0002 where method is lora",
-        ),
-        ("learning_rate: auto", "learning_rate: auto is 1e-05 where method is full"),
         (
             "warmup_ratio: {type: float, low: 0, high: 0.2}",
             "learning_rate: its usual value is 1e-05 where method is full and 0.0002 where method is lora",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from space_files import LR, Load, space_loader
+from space_files import LR, Load
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
@@ -44,11 +44,6 @@ parameters:
   train_batch_size: {type: choice, values: [4, "8", 16.0]}
   gradient_accumulation_steps: {type: int, low: 1, high: 4}
 """
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Load:
-    return space_loader(tmp_path)
 
 
 @pytest.mark.parametrize("text", [FLAT, SECTIONS])
@@ -94,25 +89,6 @@ def test_a_path_goes_before_a_packaged_name(tmp_path: Path, monkeypatch: pytest.
     Path("sub").mkdir()
     Path("sub/mine.yaml").write_text(LR, encoding="utf-8")
     assert len(load_space("sub/mine").parameters) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (
-            "lr_bach",
-            "lr_bach: no such file; did you mean lr_batch? packaged spaces are large_model, lora, lr_",
-        ),
-        ("xyzzy", "xyzzy: no such file; packaged spaces are "),
-        ("", "no such file|is a folder"),
-        ("/", "is a folder, not a file"),
-    ],
-)
-def test_missing_files_name_the_packaged_spaces(name: str, message: str) -> None:
-    with pytest.raises(SpaceError) as error:
-        load_space(name)
-    assert re.search(message.replace("?", r"\?"), str(error.value))
-    assert "\n" not in str(error.value)
 
 
 def test_files_that_are_not_text(tmp_path: Path) -> None:
@@ -203,3 +179,69 @@ def test_parse_set_tells_all_mistakes_at_once() -> None:
         "--set dropout='null': must be a number from 0 to 0.9",
         "--set max_steps='1.5': must be a whole number of at least 1 or null",
     ]
+
+
+# --- auto
+
+
+def test_resolve_puts_numbers_in_place_of_auto(load: Load) -> None:
+    space = load("learning_rate: {type: float, low: auto, high: auto, log: true}\ntry_first: [{}]")
+    assert space.describe() == [("learning_rate", "a tenth to ten times the model's default, log scale")]
+    with pytest.raises(ValueError, match=r"resolve\(\)"):
+        space.to_optuna()
+    resolved = space.resolve(6.25e-6)
+    assert resolved.parameters == {"learning_rate": FloatParameter(6.25e-7, 6.25e-5, log=True)}
+    assert resolved.try_first == [{"learning_rate": 6.25e-6}]
+    assert resolved.resolve(1.0) == resolved
+    assert load(LR + "try_first: [{}, {learning_rate: 1e-4}]").resolve(1e-4).try_first == [
+        {"learning_rate": 1e-4}
+    ]
+    choice = load("learning_rate: {type: choice, values: [auto, 1e-4]}").resolve(2e-5)
+    assert choice.parameters["learning_rate"] == ChoiceParameter((2e-5, 1e-4))
+    fixed = load("learning_rate: auto\ndropout: {type: float, low: 0, high: 0.1}").resolve(2e-5)
+    assert fixed.fixed == {"learning_rate": 2e-5}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            LR + "try_first: [{learning_rate: auto}]",
+            "point 1: learning_rate: auto is 2 here, outside the searched",
+        ),
+        (
+            "learning_rate: {type: float, low: auto, high: 1e-4}",
+            "learning_rate: low=0.2 is above high=0.0001",
+        ),
+        ("learning_rate: {type: choice, values: [auto, 2]}", "learning_rate: values holds 2 more than once"),
+    ],
+)
+def test_what_only_the_model_shows_to_be_wrong(load: Load, text: str, message: str) -> None:
+    space = load(text)
+    with pytest.raises(SpaceError) as error:
+        space.resolve(2.0)
+    assert message in str(error.value)
+    assert "s.yaml: " in str(error.value)
+
+
+def test_the_usual_settings_are_tried_after_the_points_given(load: Load) -> None:
+    text = "train_batch_size: {type: choice, values: [6, 32]}\nwarmup_ratio: {type: float, low: 0.2, high: 0.3}\n"
+    text += "group_by_length: {type: choice, values: [true, false]}\n"
+    text += "learning_rate: {type: float, low: auto, high: auto, log: true}\n"
+    first = {"train_batch_size": 32, "warmup_ratio": 0.25, "group_by_length": True, "learning_rate": 1e-5}
+    usual = {"train_batch_size": 6, "warmup_ratio": 0.2, "group_by_length": False, "learning_rate": 2e-5}
+    space = load(text + f"try_first: [{json.dumps(first)}]").resolve(2e-5)
+    assert space.try_first == [first]
+    assert space.with_recipe(2e-5).try_first == [first, usual]
+    assert space.with_recipe(2e-5).with_recipe(2e-5).try_first == [first, usual]
+
+
+# --- Optuna
+
+
+def test_whole_numbers_reach_both_ends_on_a_log_scale(load: Load) -> None:
+    import optuna
+
+    distributions = load("warmup_steps: {type: int, low: 2, high: 5, log: true}").to_optuna()
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    assert {study.ask(distributions).params["warmup_steps"] for _ in range(200)} == {2, 3, 4, 5}
