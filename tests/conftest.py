@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -13,7 +14,6 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from mlflow_server import copy_tables
 
 from trainer.config import TrainConfig
 from trainer.threads import one_torch_thread
@@ -26,6 +26,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not os.environ.get("TEST_GPU"):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ["TUNE_WHISPER_PRETEND_GPUS"] = "1"  # many tell Ray of GPUs that are not there
+# A run that a script began in the background ignores Ctrl-C, and all that it starts would.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # What the processes of one run share lies under this name (see `mlflow_server.shared_folder`).
 os.environ.setdefault("TEST_RUN", str(os.getpid()))
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,12 +73,6 @@ def one_thread() -> Iterator[None]:
     """Sums over more threads differ in their last digits; so have the processes of `distributed_run.py`."""
     with one_torch_thread():
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _copied_tables() -> None:
-    if "mlflow" in sys.modules:  # else no test here makes a database in this process
-        copy_tables()
 
 
 def pytest_sessionstart() -> None:

@@ -10,10 +10,10 @@ from processes import free_port
 
 
 class CutProxy:
-    """Passes connections on to a port of this machine, on a port of its own that it keeps while it refuses."""
+    """Passes connections on to an address of this machine, on a port of its own that it keeps while it refuses."""
 
-    def __init__(self, target: int) -> None:
-        self._target = target
+    def __init__(self, target: str) -> None:
+        self._target = int(target.rpartition(":")[2])
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.cut_answers = False

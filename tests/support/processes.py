@@ -11,9 +11,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 if TYPE_CHECKING:
@@ -28,48 +28,11 @@ PREPARED = multiprocessing.get_context("forkserver")
 PREPARED.set_forkserver_preload(["distributed_run", "trainer.training.whisper_trainer"])
 
 
-class Command(subprocess.Popen[str]):
-    """Python with some words; `communicate` gives what no `output` got."""
-
-    def __init__(
-        self,
-        *words: str,
-        cwd: Path,
-        environment: Mapping[str, str] | None = None,
-        output: IO[Any] | None = None,
-        merged: bool = False,
-        session: bool = False,
-        program: Sequence[str] = TUNE,
-    ) -> None:
-        """
-        Args:
-            output: where stdout and stderr go; without it they are kept for `communicate`.
-            merged: keep both as one.
-            session: start it in a session of its own.
-            program: what Python runs: `-m` and a module, `-c` and code, or a script.
-        """
-        super().__init__(
-            [sys.executable, *program, *words],
-            cwd=cwd,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output or subprocess.PIPE,
-            stderr=subprocess.STDOUT if output or merged else subprocess.PIPE,
-            text=True,
-            start_new_session=session,
-        )
-
-
-def tune_whisper(
-    *words: str, cwd: Path, timeout: float = 560, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def tune_whisper(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
-    with Command(*words, cwd=cwd, environment={**os.environ, **environment}) as command:
-        try:
-            out, error = command.communicate(timeout=timeout)
-        finally:
-            command.kill()
-    return subprocess.CompletedProcess(command.args, command.returncode, out, error)
+    command = [sys.executable, *TUNE, *words]
+    options: Any = {"cwd": cwd, "env": {**os.environ, **environment}, "stdin": subprocess.DEVNULL}
+    return subprocess.run(command, capture_output=True, text=True, timeout=560, check=False, **options)
 
 
 def _work(action: str, folder: Path, environment: Mapping[str, str], log: str) -> None:

@@ -8,15 +8,20 @@ import os
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
-from processes import Command, family, free_port, ray_command
-from ray_cluster import HIDDEN_GPUS
+from processes import family, free_port, ray_command
+
+HIDDEN_GPUS = ",".join(str(number) for number in range(100, 116))
+"""`CUDA_VISIBLE_DEVICES` for a Ray that is told of GPUs: it takes at most as many as it names; CUDA finds none."""
 
 
 def need_namespaces() -> None:
@@ -32,24 +37,34 @@ class Nodes:
     it would end with that node. Where a search is started there Ray reads in a file, so that keeps the head's.
     """
 
-    def __init__(self, *, cpus: int = 0, gpus: int = 0, folder: str = "/tmp") -> None:
+    def __init__(self, *, cpus: int = 0, gpus: int = 0, jobs: Mapping[str, str] | None = None) -> None:
+        """With `jobs`, variables of its environment, the head has a dashboard that takes jobs.
+
+        It is one as from `nohup ray start ... &` in a script: all that it starts ignores SIGINT.
+        """
         # Ray's sockets lie below: their paths must be short.
-        self.folder = Path(tempfile.mkdtemp(prefix="rc", dir=folder))
+        self.folder = Path(tempfile.mkdtemp(prefix="rc", dir="/tmp"))
         self.nodes: list[subprocess.Popen[bytes]] = []
+        self._jobs = jobs
         # Newer Ray wants its token, of all nodes and of whoever joins: searches that tests start inherit it.
         self._token_before = os.environ.get("RAY_AUTH_TOKEN")
-        os.environ["RAY_AUTH_TOKEN"] = self._token = secrets.token_hex(32)
+        self._environment = dict(jobs or {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
+        if jobs is None:
+            os.environ["RAY_AUTH_TOKEN"] = self._environment["RAY_AUTH_TOKEN"]
         try:
             self._start_head(cpus, gpus)
+            if jobs is not None:
+                self._wait_for_dashboard()
         except BaseException:
             self.close()
             raise
 
     def _start_head(self, cpus: int, gpus: int) -> None:
         for tries_left in (1, 0):
-            self.port = free_port()
-            self.address = f"127.0.0.1:{self.port}"
-            head = ["--head", f"--port={self.port}", f"--temp-dir={self.folder}", "--include-dashboard=false"]
+            port, dashboard = free_port(), free_port()
+            self.address, self.url = f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}"
+            head = ["--head", f"--port={port}", f"--temp-dir={self.folder}", f"--dashboard-port={dashboard}"]
+            head += [f"--include-dashboard={str(self._jobs is not None).lower()}"]
             try:
                 self._start([*head, f"--ray-client-server-port={free_port()}"], cpus, gpus)
                 return
@@ -58,6 +73,24 @@ class Nodes:
                 if not tries_left or b"grpc server" not in log.read_bytes():
                     raise  # else another process had taken the port before Ray did
                 self.kill(self.nodes.pop())
+
+    def _wait_for_dashboard(self) -> None:
+        """Until it tells of the node, or wants a token."""
+        found: object = None
+        for _ in range(120):
+            try:
+                with urllib.request.urlopen(f"{self.url}/api/v0/nodes", timeout=30) as answer:
+                    found = json.load(answer)["data"]["result"]["result"]
+                if found:
+                    return
+            except urllib.error.HTTPError as error:
+                found = error
+                if error.code in (401, 403):
+                    return
+            except OSError as error:
+                found = error
+            time.sleep(0.5)
+        raise AssertionError(f"the dashboard does not tell of its head: {found}")
 
     def __enter__(self) -> Nodes:
         return self
@@ -86,32 +119,30 @@ class Nodes:
     def _start(
         self, words: list[str], cpus: int, gpus: int, hidden: Sequence[Path] = ()
     ) -> subprocess.Popen[bytes]:
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+        inherited = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith("RAY_") and key != "MLFLOW_TRACKING_URI"
+        }
         log, ip = self.folder / f"node-{len(self.nodes)}.log", f"127.0.0.{len(self.nodes) + 1}"
         resources = [f"--num-cpus={cpus}", f"--num-gpus={gpus}", "--object-store-memory=150000000"]
         ports = ["--min-worker-port=0", "--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}"]
-        mounts = " && ".join(f"mount -t tmpfs tmpfs '{folder}'" for folder in hidden)
-        apart = ["unshare", "-m", "sh", "-c", f'{mounts} && exec "$@"', "sh"] if hidden else []
+        before = [f"mount -t tmpfs tmpfs '{folder}'" for folder in hidden]
+        before += ["trap '' INT"] if self._jobs is not None else []
+        apart = ["unshare", "-m"] if hidden else []
         node = subprocess.Popen(
             [
-                *apart,
-                *ray_command(),
-                "start",
-                *words,
-                *resources,
-                *ports,
-                f"--node-ip-address={ip}",
-                "--block",
+                *(*apart, "sh", "-c", " && ".join([*before, 'exec "$@"']), "sh"),
+                *(*ray_command(), "start", *words, *resources, *ports, f"--node-ip-address={ip}", "--block"),
             ],
             stdout=log.open("wb"),
             stderr=subprocess.STDOUT,
             env={
-                **environment,
+                **inherited,
                 "RAY_USAGE_STATS_ENABLED": "0",
                 "RAY_health_check_period_ms": "1000",  # a node that is gone is noticed in seconds
                 "CUDA_VISIBLE_DEVICES": HIDDEN_GPUS,
-                "RAY_AUTH_MODE": "token",
-                "RAY_AUTH_TOKEN": self._token,
+                **self._environment,
             },
             start_new_session=True,
         )
@@ -147,7 +178,10 @@ class Nodes:
             f"ray.init({self.address!r}, logging_level=logging.ERROR, log_to_driver=False)\n"
             "print(json.dumps([ray.cluster_resources(), ray.available_resources()]))"
         )
-        seen, _ = Command(program=("-c", code), cwd=self.folder).communicate(timeout=60)
-        total, free = json.loads(seen.splitlines()[-1])
+        words = [sys.executable, "-c", code]
+        done = subprocess.run(
+            words, cwd=self.folder, stdout=subprocess.PIPE, text=True, timeout=60, check=True
+        )
+        total, free = json.loads(done.stdout.splitlines()[-1])
         kinds = ("CPU", "GPU")
         return {kind: total.get(kind, 0.0) for kind in kinds}, {kind: free.get(kind, 0.0) for kind in kinds}

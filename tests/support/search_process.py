@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import psutil
 from mlflow_server import shared_folder
-from processes import TUNE, Command, family
+from processes import TUNE, family
 
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log
@@ -20,7 +21,6 @@ from tune.experiments.log import read_log
 ROOT = Path(__file__).resolve().parents[2]
 SYNTHETIC = str(ROOT / "tests" / "support" / "synthetic.py")
 HANGING = str(ROOT / "tests" / "tune" / "workers" / "hanging_groups.py")
-FROZEN = str(ROOT / "tests" / "tune" / "runs" / "frozen_saves.py")
 QUICK = ["--set", "max_train_clips=48", "--set", "max_eval_clips=12", "--set", "generation_max_length=24"]
 """A small part of the demo's data."""
 NODES_QUICK = ["--set", "max_train_clips=64", *QUICK[2:]]
@@ -34,6 +34,11 @@ def share_features(folder: Path) -> None:
         link.symlink_to(shared_folder())
 
 
+def frozen(where: str, hold: Path) -> list[str]:
+    """The program whose second save stands still; see `frozen_saves.py`."""
+    return [str(ROOT / "tests" / "tune" / "runs" / "frozen_saves.py"), where, str(hold)]
+
+
 class Search:
     """`tune-whisper` with some words; `log` is all that it prints."""
 
@@ -41,26 +46,25 @@ class Search:
         self,
         folder: Path,
         *words: str,
-        frozen: tuple[str, Path] | None = None,
         program: Sequence[str] = TUNE,
         **environment: str,
     ) -> None:
-        """`frozen` stops a save (`frozen_saves.py`); another `program` than `tune-whisper` takes the same words."""
+        """Another `program` than `tune-whisper` takes the same words."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         if "--space" in words and "--storage" not in words:
             share_features(folder)
         self._log = folder / f"log-{time.monotonic_ns()}"
-        program = [FROZEN, *map(str, frozen)] if frozen else program
         inherited = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
         with self._log.open("wb") as output:
-            self.process = Command(
-                *words,
-                program=program,
+            self.process = subprocess.Popen(
+                [sys.executable, *program, *words],
                 cwd=folder,
-                environment={**inherited, "PYTHONPATH": str(ROOT), **environment},
-                output=output,
-                session=True,
+                env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     @property

@@ -1,11 +1,12 @@
-"""How `tune-whisper` refuses what it cannot do: shared by the tests of all commands."""
+"""What tests of many rooms share: how `tune-whisper` refuses what it cannot do, and a server that speaks S3."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from s3_server import S3Server, s3_server
 
 from tune.cli import main
 
@@ -27,3 +28,10 @@ def refused(
         return line
 
     return refuse
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    """One with a bucket, for a file of tests."""
+    with s3_server() as server:
+        yield server

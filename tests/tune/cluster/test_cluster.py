@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.server
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -102,7 +104,6 @@ def test_addresses_that_a_search_cannot_join(
             "RAY_ADDRESS=http://head:8265: a search runs on a node of the cluster; ",
         ),
         ("RAY_TMPDIR", None, "Ray cannot be started with its files in "),
-        ("RAY_TMPDIR", "/proc", "Ray cannot be started with its files in /proc/ray: "),
     ],
 )
 def test_the_environment_of_another_program_is_told_in_one_line(
@@ -115,3 +116,26 @@ def test_the_environment_of_another_program_is_told_in_one_line(
     assert str(raised.value).startswith(told)
     assert str(raised.value).count("\n") == 0
     assert f"or unset {name}" in str(raised.value) or f"set {name} to a folder" in str(raised.value)
+
+
+CHILD = """
+from rich.console import Console
+from tune.cluster.session import ray_session
+
+with ray_session(Console(), "local"):
+    import ray  # as commands do: its constants are read then
+
+    print("environment:", ray.get_runtime_context().runtime_env)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.occasional
+def test_below_uv_run_the_working_folder_is_not_uploaded(tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text(CHILD)
+    # What Ray looks for: a process above whose words begin with `uv run`.
+    (tmp_path / "run").write_text(f"{sys.executable} child.py\n")
+    done = subprocess.run(
+        ["uv", "run"], executable="/bin/sh", cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "environment: {}"

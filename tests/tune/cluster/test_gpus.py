@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import ray
 import torch
-from made_logs import MadeLog
+from made_experiments import MadeLog
 from ray_nodes import Nodes
 from search_process import QUICK, Search
 
@@ -30,12 +30,7 @@ from tune.workers.inputs import TrialInputs
     ],
 )
 def test_what_is_resumed_holds_no_gpu_that_no_worker_uses(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    kind: str,
-    workers: int,
-    words: list[str],
-    expected: str,
+    tmp_path: Path, capsys: Any, kind: str, workers: int, words: list[str], expected: str
 ) -> None:
     made = MadeLog(tmp_path / "made", kind=kind, workers_per_trial=workers)
     made.session()

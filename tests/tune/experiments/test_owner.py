@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_experiments import measured
+from mlflow_server import wait_for
 from s3_server import S3Server, give_keys, s3_server
 
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
-    CheckpointSaved,
-    Evaluated,
     ExportChosen,
     SessionStarted,
     TrialEnded,
@@ -36,12 +36,6 @@ from tune.runs.final_round import remove_dropped
 from tune.util.errors import ExperimentError
 
 LOG = f"one/{EVENTS_FILE}"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture
@@ -85,13 +79,6 @@ def told(store: ObjectStore) -> list[str]:
     """What the store's log says was told, in order; the log is whole."""
     events = [entry.event for entry in parse(store.read(LOG), Path(EVENTS_FILE))]
     return [event.reason for event in events if isinstance(event, TrialRecovered)]
-
-
-def until(seen: Callable[[], Any], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_second_session_is_refused_until_the_first_has_ended(
@@ -159,7 +146,7 @@ def test_a_heartbeat_keeps_it_and_notices_the_next_owner(
     with pytest.raises(ExperimentError, match="runs it"):
         opened(s3, "b")
     opened(s3, "b", take_over=True)
-    until(lambda: first.problem)
+    wait_for(lambda: first.problem, 30)
     assert "has taken it over" in str(first.problem)
 
 
@@ -226,15 +213,7 @@ def test_the_log_is_there_before_weights_go(
     experiment.upload()
     experiment.log.append(
         TrialStarted(trial_id="001", folder="001"),
-        Evaluated(
-            trial_id="001",
-            samples_seen=8,
-            epoch=1.0,
-            metrics={"wer": 9.0},
-            finished=True,
-            keep="all",
-        ),
-        CheckpointSaved(trial_id="001", samples_seen=8, epoch=1.0, checkpoint="trials/001/c", keep="all"),
+        *measured("001", 3200, 9.0, checkpoint="trials/001/c"),
         TrialEnded(trial_id="001", status="completed"),
         ExportChosen(run="002"),
     )

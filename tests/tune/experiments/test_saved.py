@@ -6,12 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from made_experiments import made_trial, write_experiment
-from made_logs import change_settings
+from made_experiments import change_settings, made_trial, write_experiment
 from plans import training_plan
 
 from tune.experiments.experiment import Experiment
-from tune.experiments.models import open_model
 from tune.experiments.storage import Storage
 from tune.runs.resume import resume
 
@@ -40,14 +38,3 @@ def test_on_another_machine_features_go_where_they_can(
     move(write_experiment(tmp_path, trials, asked=3, state="interrupted").path)
     storage = Storage.parse(tmp_path)
     assert command(storage) == str(storage.feature_cache)
-
-
-def test_a_model_folder_may_hold_files_of_another_program(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text('{"model_type": "whisper"}')
-    (model / "model.safetensors").touch()
-    (model / "generation_config.json").write_text('{"language": "<|de|>"}')
-    (model / "train_config.json").write_text('["of another program"]')
-    with open_model(str(model), Storage.parse(str(tmp_path))) as found:
-        assert found.settings == {"language": "de"}

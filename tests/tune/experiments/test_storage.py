@@ -6,7 +6,7 @@ import json
 import pickle
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,8 @@ from typing import Any
 
 import mlflow
 import pytest
-from made_logs import MadeLog
+from made_experiments import MadeLog
+from mlflow_server import wait_for
 from s3_server import KEYS, S3Server, give_keys, s3_server
 
 from tune.experiments.experiment import Experiment, find_experiment
@@ -26,12 +27,6 @@ from tune.runs.uploader import Uploader
 from tune.util.errors import ExperimentError
 
 DOWN = "endpoint_override=127.0.0.1:9&scheme=http"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +148,8 @@ def test_another_machine_gets_all_but_the_checkpoints(
     assert str(tmp_path / "second") in str(there.path)
     assert Experiment.read(there).state.options.trials == 4
     assert json.loads((there.path / "results.json").read_text())["trials"] == []
-    assert wers(there.path) == [42.0]
+    with closing(sqlite3.connect(there.path / "mlflow.db")) as database:
+        assert database.execute("SELECT value FROM metrics WHERE key = 'wer'").fetchall() == [(42.0,)]
     names = {str(path.relative_to(there.path)) for path in there.path.rglob("*") if path.is_file()}
     assert {name for name in names if not name.startswith((".", "mlartifacts/"))} == {
         *("experiment.yaml", "space.yaml", "events.jsonl", "results.json", "mlflow.db")
@@ -169,15 +165,6 @@ def test_another_machine_gets_all_but_the_checkpoints(
     lost = there.checkpoint("trials/001/checkpoint_000009")
     with pytest.raises(ExperimentError, match="is gone from s3://experiments/moved/one"), lost:
         pass
-
-
-def wers(folder: Path) -> list[float]:
-    with closing(sqlite3.connect(folder / "mlflow.db")) as database:
-        try:
-            rows = database.execute("SELECT value FROM metrics WHERE key = 'wer'").fetchall()
-        except sqlite3.OperationalError:  # no tables yet
-            return []
-    return [row[0] for row in rows]
 
 
 def test_a_copy_that_is_written_here_is_not_replaced(server: S3Server) -> None:
@@ -204,12 +191,12 @@ def test_the_server_goes_away_and_comes_back() -> None:
         experiment: Any = SimpleNamespace(folder=folder, upload=folder.upload, problem=None)
         uploader = Uploader(experiment, told.append, every=0.1)
         uploader.start()
-        until(lambda: bool(ObjectStore(server.uri("away")).files("one")))
+        wait_for(lambda: bool(ObjectStore(server.uri("away")).files("one")), 200)
         server.stop()
         (folder.path / "results.json").write_text("1")
-        until(lambda: bool(told))
+        wait_for(lambda: bool(told), 200)
         server.start()
-        until(lambda: "results.json" in ObjectStore(server.uri("away")).files("one"))
+        wait_for(lambda: "results.json" in ObjectStore(server.uri("away")).files("one"), 200)
         assert len(told) == 1
         assert "cannot be reached" in told[0]
         server.stop()
@@ -221,13 +208,6 @@ def test_the_server_goes_away_and_comes_back() -> None:
         server.start()
         folder.upload()  # a later run, or by hand
         assert ObjectStore(server.uri("away")).read("one/results.json") == b"22"
-
-
-def until(seen: Any, seconds: float = 200) -> None:
-    deadline = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_names_that_lead_out_are_refused(tmp_path: Path) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_logs import MadeLog
+from made_experiments import MadeLog
 
 from trainer.config import TrainConfig
-from tune.cli import main
-from tune.experiments.events import Evaluated, TrialEnded, TrialProposed, TrialStarted
 from tune.experiments.experiment import Experiment
 from tune.experiments.storage import Storage
 from tune.experiments.warm_start import WARM_START_FILE, WarmStart, read_warm_start
@@ -30,10 +29,8 @@ def space_of(folder: Path, text: str) -> SearchSpace:
     return load_space(str(path)).resolve(1e-3)
 
 
-def trial(
-    number: int, config: dict[str, Any], *wers: float, status: str = "completed", batch: int = 0
-) -> dict[str, Any]:
-    return {"name": f"{number:03d}", "config": config, "wers": wers, "status": status, "batch": batch}
+def trial(number: int, config: dict[str, Any], *wers: float, status: str = "completed") -> dict[str, Any]:
+    return {"name": f"{number:03d}", "config": config, "wers": wers, "status": status}
 
 
 THREE = [
@@ -55,18 +52,10 @@ def finished(
     )
     made.session(trials=len(trials))
     for each in trials:
-        name, wers = each["name"], each["wers"]
-        made.append(
-            TrialProposed(trial_id=name, config=each["config"], effective_batch=each["batch"]),
-            TrialStarted(trial_id=name, folder=name),
-            *(
-                Evaluated(
-                    trial_id=name, samples_seen=300 * rung, epoch=0.0, metrics={"wer": wer}, finished=False
-                )
-                for rung, wer in enumerate(wers, 1)
-            ),
-            TrialEnded(trial_id=name, status=each["status"]),
-        )
+        name = made.begin(each["name"], each["config"])
+        for rung, wer in enumerate(each["wers"], 1):
+            made.measure(name, 300 * rung, wer)
+        made.end(name, each["status"])
     made.close()
     return Storage.parse(str(folder / "experiments"))
 
@@ -163,8 +152,8 @@ def test_on_other_data_the_base_model_is_the_measure(tmp_path: Path) -> None:
 
 def test_a_budget_in_steps_is_one_in_samples_for_each_batch(tmp_path: Path) -> None:
     trials = [
-        trial(1, {"learning_rate": 1e-3, "train_batch_size": 8}, 40.0, batch=8),
-        trial(2, {"learning_rate": 1e-4, "train_batch_size": 4}, 55.0, batch=4),
+        trial(1, {"learning_rate": 1e-3, "train_batch_size": 8}, 40.0),
+        trial(2, {"learning_rate": 1e-4, "train_batch_size": 4}, 55.0),
     ]
     storage = finished(tmp_path, trials=trials, max_steps=112)
     found = warm_start(storage, [space_of(tmp_path, RATE + BATCH)], ours())
@@ -192,16 +181,12 @@ def test_nothing_that_fits_is_an_error(
         warm_start(storage, [space_of(tmp_path, text)], ours())
 
 
-def test_mistakes_on_the_command_line_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path, refused: Callable[..., str]) -> None:
     storage = finished(tmp_path)
     (tmp_path / "experiments" / "other" / "events.jsonl").unlink()
-    words = ["--space", "lr_batch", "--dry-run", "--storage", storage.address]
     for name, expected in (("othre", "there is other"), ("other", "has no events.jsonl")):
-        assert main([*words, "--warm-start", name]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert expected in line
+        words = ["--space", "lr_batch", "--dry-run", "--storage", storage.address, "--warm-start", name]
+        assert expected in refused(*words)
 
 
 def test_of_several_ranges_a_trial_fits_one_until_the_rates_are_known(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def made_search(storage: Path, config: TrainConfig) -> None:
     settings = {name: getattr(config, name) for name in names}
     trials = [made_trial(1, [80, 70, 60])]
     folder = write_experiment(storage, trials, base_clips=True, settings=settings, real_data=True)
-    checkpoint = folder.path / "trials" / "001" / "checkpoint_000000"
+    checkpoint = folder.path / "trials" / "001" / "checkpoint_3200"
     shutil.copytree(DEMO_MODEL, checkpoint, dirs_exist_ok=True)
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ import pyarrow.parquet
 import pytest
 import soundfile
 import soxr
-from made_logs import MadeLog
-from mlflow_server import Server, client_of, wait_for
-from ray_cluster import free_port
+from made_experiments import MadeLog
+from mlflow_server import client_of, mlflow_server, wait_for
+from processes import free_port
 from s3_server import KEYS, s3_server
 
 import trainer
@@ -33,7 +33,6 @@ from trainer.data.audio import SAMPLE_RATE, read_audio
 from tune.cli import main
 from tune.experiments.events import ExportChosen, FinalRoundPlanned, ResultsWritten, TrialsOver
 from tune.experiments.experiment import Experiment, find_experiment
-from tune.experiments.mlflow_store import default_artifact_root
 from tune.experiments.results import run_ids, write_results
 from tune.experiments.storage import Storage
 
@@ -157,12 +156,6 @@ def _pipeline(folder: Path) -> Any:
     return pipeline("automatic-speech-recognition", str(folder), device="cpu")
 
 
-def refused(capsys: pytest.CaptureFixture[str]) -> str:
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1
-    return error
-
-
 @pytest.mark.parametrize(
     ("kind", "rate", "channels"), [("WAV", 44_100, 2), ("FLAC", 48_000, 1), ("MP3", 22_050, 1)]
 )
@@ -240,42 +233,26 @@ def test_a_store_that_has_nothing_of_the_trial(shop: Shop, tmp_path: Path) -> No
         ("ok", "v12", "not be latest"),
     ],
 )
-def test_names_that_are_not_allowed(
-    name: str, alias: str, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["register", "nothing", "--name", name, "--alias", alias]) == 2
-    assert told in refused(capsys)
+def test_names_that_are_not_allowed(name: str, alias: str, told: str, refused: Callable[..., str]) -> None:
+    assert told in refused("register", "nothing", "--name", name, "--alias", alias)
 
 
-def test_a_folder_that_is_no_whisper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_no_whisper(tmp_path: Path, refused: Callable[..., str]) -> None:
     folder = export_demo(tmp_path / "damaged")
-    words = ["--name", NAME, "--storage", str(tmp_path), "--tracking-uri", f"sqlite:///{tmp_path}/m.db"]
+    words = ["register", "damaged", "--name", NAME, "--tracking-uri", "sqlite:///m.db"]
     (folder / "config.json").write_text('{"model_type": "bert"}')
-    assert main(["register", str(folder), *words]) == 2
-    assert "is a bert model" in refused(capsys)
+    assert "is a bert model" in refused(*words)
     (folder / "generation_config.json").unlink()
-    assert main(["register", str(folder), *words]) == 2
-    assert "has no generation_config.json" in refused(capsys)
-    assert not (tmp_path / "m.db").exists()
-
-
-def test_a_store_that_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The disk of the artifacts takes nothing."""
-    shop = Shop(tmp_path)
-    root = default_artifact_root(shop.folder)
-    (root / "models").write_text("a file where a folder should be")
-    assert shop.register("--alias", "champion") == 2
-    assert f"cannot register {NAME} in it" in refused(capsys)
-    assert not shop.client.search_registered_models()
+    assert "has no generation_config.json" in refused(*words)
 
 
 def test_no_store_is_known(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    words = ["--name", NAME, "--storage", str(tmp_path / "empty")]
-    assert main(["register", str(export_demo(tmp_path / "model")), *words]) == 2
-    assert "--tracking-uri: is missing: the model's experiment, 'spring', is not in" in refused(capsys)
+    export_demo(tmp_path / "model")
+    line = refused("register", "model", "--name", NAME, "--storage", "empty")
+    assert "--tracking-uri: is missing: the model's experiment, 'spring', is not in" in line
 
 
 def test_an_experiment_in_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,27 +286,25 @@ def test_a_tracking_server_and_one_that_answers_requests(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Served where neither our packages nor ffmpeg are, asked by the Python lines of docs/mlflow.md."""
-    store, port, log = Server(tmp_path), free_port(), tmp_path / "serve.log"
-    store.start()
-    try:
-        run_id = with_a_repeat(MadeLog(tmp_path / "served" / "spring", store.url))
-        words = ["--name", NAME, "--alias", "champion", "--storage", str(tmp_path / "served")]
+    port, log = free_port(), tmp_path / "serve.log"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_PROXY", "*")
+    (tmp_path / "sitecustomize.py").write_text(REFUSES_OURS)
+    words = ["--name", NAME, "--alias", "champion", "--storage", str(tmp_path / "served")]
+    serve = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", CHAMPION]
+    serve += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
+    with mlflow_server(tmp_path) as address, log.open("wb") as output:
+        run_id = with_a_repeat(MadeLog(tmp_path / "served" / "spring", address))
         assert main(["register", str(shop.model), *words]) == 0
-        assert client_of(store.url).get_model_version_by_alias(NAME, "champion").run_id == run_id
+        assert client_of(address).get_model_version_by_alias(NAME, "champion").run_id == run_id
         capsys.readouterr()
-        (tmp_path / "sitecustomize.py").write_text(REFUSES_OURS)
-        words = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", CHAMPION]
-        words += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
-        environment = {**os.environ, "MLFLOW_TRACKING_URI": store.url, "DO_NOT_TRACK": "true"}
+        environment = {**os.environ, "MLFLOW_TRACKING_URI": address, "DO_NOT_TRACK": "true"}
         # The server's own programs are found beside Python's.
         environment |= {"PATH": f"{Path(sys.executable).parent}:/bin", "OMP_NUM_THREADS": "1"}
-        environment |= {"PYTHONPATH": str(tmp_path), "NO_PROXY": "*"}
-        monkeypatch.setenv("NO_PROXY", "*")
-        monkeypatch.chdir(tmp_path)
-        with log.open("wb") as output:
-            server = subprocess.Popen(
-                words, stdout=output, stderr=output, env=environment, cwd=tmp_path, start_new_session=True
-            )
+        environment |= {"PYTHONPATH": str(tmp_path)}
+        server = subprocess.Popen(
+            serve, stdout=output, stderr=output, env=environment, cwd=tmp_path, start_new_session=True
+        )
 
         def is_up() -> bool:
             assert server.poll() is None, log.read_text()
@@ -357,5 +332,3 @@ def test_a_tracking_server_and_one_that_answers_requests(
         finally:
             os.killpg(server.pid, signal.SIGKILL)
             server.wait(30)
-    finally:
-        store.stop()

@@ -122,7 +122,6 @@ def test_what_the_user_should_know(here: Path, monkeypatch: pytest.MonkeyPatch) 
 
 SEARCH = ["--space", "lr_batch"]
 REFUSED = {
-    "nothing": ([], "nothing to run"),
     "another command": (["ui"], "cannot be sent"),
     "a space that is not there": (["--space", "lr_bach", *STORAGE], "lr_bach: no such file"),
     "a relative storage": ([*SEARCH, "--storage", "experiments"], "--storage experiments: is relative"),

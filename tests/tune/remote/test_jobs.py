@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import http.server
 import importlib.metadata
@@ -15,12 +14,13 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from processes import Command, tune_whisper
-from ray_cluster import RayCluster, free_port
+from dashboards import dashboard
+from processes import free_port, tune_whisper
+from ray_nodes import Nodes
+from search_process import Search
 
 from tune.cli import main
 
@@ -41,52 +41,11 @@ def _no_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def head() -> Iterator[RayCluster]:
-    """With two CPUs, and `python` where a job finds it."""
+def head() -> Iterator[Nodes]:
+    """With two CPUs, and `python` where a job finds it; newer Rays ask for a token by default."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    # Newer Rays ask for a token by default.
-    cluster = RayCluster({"PATH": path, "RAY_AUTH_MODE": "disabled"}, cpus=2)
-    try:
-        yield cluster
-    finally:
-        cluster.close()
-
-
-@contextlib.contextmanager
-def served(handler: Any) -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-class Gate(http.server.BaseHTTPRequestHandler):
-    """A proxy before a real dashboard that asks for a token, and tells of another version of Ray where one is given."""
-
-    head = ""
-    version: str | None = None
-
-    def do_GET(self) -> None:
-        if self.headers.get("Authorization") != f"Bearer {PLANTED}":
-            self._answer(401, b"Unauthorized: Missing authentication token")
-            return
-        body = fetch(self.head + self.path)
-        if self.version and self.path == "/api/version":
-            body = json.dumps(json.loads(body) | {"ray_version": self.version}).encode()
-        self._answer(200, body)
-
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+    with Nodes(cpus=2, jobs={"PATH": path, "RAY_AUTH_MODE": "disabled"}) as nodes:
+        yield nodes
 
 
 def fetch(address: str) -> bytes:
@@ -97,7 +56,7 @@ def fetch(address: str) -> bytes:
 
 @pytest.mark.slow
 def test_a_search_survives_its_sender_and_ends_cleanly_when_it_is_stopped(
-    head: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    head: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("space.yaml").write_text(SPACE)
@@ -116,27 +75,18 @@ def test_a_search_survives_its_sender_and_ends_cleanly_when_it_is_stopped(
     ]
     submit = ["submit", "--no-install", "--address", head.url, "--", *search, f"{tmp_path}/results", *QUICK]
     secrets = {"HF_TOKEN": PLANTED, "MLFLOW_TRACKING_PASSWORD": PLANTED}
-    sender = Command(
-        "submit", "--follow", *submit[1:], cwd=tmp_path, environment={**os.environ, **secrets}, session=True
-    )
-    assert sender.stdout is not None
-    for line in sender.stdout:
-        if "data demo" in line:  # printed by the search itself, on the cluster
-            break
-    os.killpg(sender.pid, signal.SIGKILL)
-    sender.communicate(timeout=30)
+    sender = Search(tmp_path, "submit", "--follow", *submit[1:], **secrets)
+    sender.wait_for("data demo")  # printed by the search itself, on the cluster
+    sender.kill()
 
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", head.url)
     assert main(submit) == 2
     assert "survivor: a job of this name is running on the cluster" in capsys.readouterr().err
-    follower = Command("logs", "survivor", "--follow", cwd=tmp_path, session=True)
-    assert follower.stdout is not None
-    for line in follower.stdout:
-        if "best so far" in line:
-            break
-    os.killpg(follower.pid, signal.SIGINT)
-    assert "no longer following; the job goes on" in follower.communicate(timeout=200)[1]
-    assert follower.returncode == 130
+    follower = Search(tmp_path, "logs", "survivor", "--follow")
+    follower.wait_for("best so far")
+    follower.process.send_signal(signal.SIGINT)
+    assert follower.end() == 130
+    assert "no longer following; the job goes on" in follower.log
     assert main(["list"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["survivor", "running"]
 
@@ -156,7 +106,7 @@ def test_a_search_survives_its_sender_and_ends_cleanly_when_it_is_stopped(
     assert_planted_nowhere(head, "tune-whisper-survivor")
 
 
-def assert_planted_nowhere(head: RayCluster, submission_id: str) -> None:
+def assert_planted_nowhere(head: Nodes, submission_id: str) -> None:
     """In none of: what the cluster tells of the job, the uploaded package, Ray's logs and other files."""
     details = fetch(f"{head.url}/api/jobs/{submission_id}")
     logs = fetch(f"{head.url}/api/jobs/{submission_id}/logs")
@@ -171,36 +121,39 @@ def assert_planted_nowhere(head: RayCluster, submission_id: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_that_fails_behind_a_gate_that_wants_a_token(
-    head: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_that_fails(head: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "results" / "taken").mkdir(parents=True)
     search = ["--space", "lr_batch", "--experiment", "taken", "--storage", str(tmp_path / "results")]
     assert main(["submit", "--no-install", "--follow", "--address", head.url, "--", *search]) == 1
     printed = capsys.readouterr()
     assert "error: --experiment taken: exists already" in printed.out
     assert "tune-whisper-taken failed after " in printed.err
-    with served(type("Wanting", (Gate,), {"head": head.url})) as address:
+
+
+def test_a_proxy_that_wants_a_token_and_another_version_of_ray(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with dashboard(PLANTED) as port:
         for token in ("", f"{PLANTED}wrong", PLANTED):
             headers = {"Authorization": f"Bearer {token}"} if token else {}
             monkeypatch.setenv("RAY_JOB_HEADERS", json.dumps(headers))
-            code = main(["status", "taken", "--address", address])
+            code = main(["list", "--address", f"http://127.0.0.1:{port}"])
             printed = capsys.readouterr()
             assert PLANTED not in printed.err + printed.out
             if token == PLANTED:
-                assert code == 0 and "reason: " in printed.out
+                assert code == 0
             else:
                 assert code == 2 and len(printed.err.splitlines()) == 1
                 assert "does not let us in; with Ray's token" in printed.err
-    with served(type("Older", (Gate,), {"head": head.url, "version": "2.40.0"})) as address:
-        assert main(["submit", "--no-install", "--address", address, "--", *search]) == 2
-        printed = capsys.readouterr()
-        assert "the cluster runs Ray 2.40.0 and Python 3." in printed.err and printed.err.count("\n") == 1
+    with dashboard(PLANTED, ray="2.40.0") as port:
+        place = ["--address", f"http://127.0.0.1:{port}"]
+        assert main(["submit", "--no-install", *place, "--", "--space", "lr_batch"]) == 2
+        assert "the cluster runs Ray 2.40.0 and Python 3." in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_what_a_cluster_has_and_has_not(
-    head: RayCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    head: Nodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The address that was given goes before Ray's own choice.
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:9")
@@ -224,16 +177,13 @@ def test_what_a_cluster_has_and_has_not(
 def test_rays_own_token(tmp_path: Path) -> None:
     for name, token in (("token", PLANTED), ("wrong", "x" * 64)):
         (tmp_path / name).write_text(token)
-    head = RayCluster({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")})
-    try:
+    with Nodes(jobs={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")}) as head:
         for name, code in (("token", 0), ("wrong", 2)):
             # In a process of its own: Ray reads the token once.
             environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / name)}
             done = tune_whisper("list", "--address", head.url, cwd=tmp_path, **environment)
             assert done.returncode == code and PLANTED not in done.stdout + done.stderr
         assert "does not let us in" in done.stderr
-    finally:
-        head.close()
 
 
 def test_addresses_where_no_ray_answers(
@@ -241,18 +191,23 @@ def test_addresses_where_no_ray_answers(
 ) -> None:
     monkeypatch.setattr("tune.remote.client._ANSWER_SECONDS", 1)
     files = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with socket.create_server(("127.0.0.1", 0)) as silent, served(files) as somebody_else:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), files) as somebody_else,
+    ):
+        threading.Thread(target=somebody_else.serve_forever, daemon=True).start()
         for address, told in {
             "": "--address: missing",
             "ray://head:10001": "ray://head:10001: is not the address of a cluster's dashboard",
             f"http://127.0.0.1:{free_port()}": "cannot be reached; is the cluster running",
             f"http://me:{PLANTED}@127.0.0.1:{silent.getsockname()[1]}": "no answer within 1 s",
-            somebody_else: "does not answer as the dashboard of a Ray cluster",
+            f"http://127.0.0.1:{somebody_else.server_port}": "does not answer as the dashboard of a Ray cluster",
         }.items():
             for command in (["list", "--all"], ["cluster"]):
                 assert main([*command, "--address", address]) == 2
                 printed = capsys.readouterr().err
                 assert told in printed.splitlines()[-1] and PLANTED not in printed
+        somebody_else.shutdown()
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert main(["cluster"]) == 2
     assert "RAY_ADDRESS=10.0.0.1:6379: is not the address of" in capsys.readouterr().err

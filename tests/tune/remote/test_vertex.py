@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import http.server
 import importlib.metadata
 import json
 import os
@@ -11,14 +10,13 @@ import pty
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from processes import tune_whisper
+from dashboards import dashboard
 
 from tune.cli import main
 
@@ -196,9 +194,8 @@ def test_mistakes_in_a_file(run: Run, vertex: Vertex, tmp_path: Path) -> None:
     assert "create" not in vertex.calls
 
 
-def test_errors_of_the_service(run: Run, vertex: Vertex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_service(run: Run, vertex: Vertex) -> None:
     from google.api_core import exceptions
-    from google.auth.exceptions import DefaultCredentialsError
 
     vertex.put("young", state="PROVISIONING")
     for name, told in (
@@ -216,33 +213,9 @@ def test_errors_of_the_service(run: Run, vertex: Vertex, monkeypatch: pytest.Mon
             told in (said := refused(run, "cluster", "--address", "vertex_ray://lab")) and SECRET not in said
         )
 
-    def unusable(*_: object, **__: object) -> None:
-        raise DefaultCredentialsError(f"key.json holds {SECRET}")
-
-    monkeypatch.setattr("google.auth.default", unusable)
-    said = refused(run, "list", "--address", "vertex_ray://lab")
-    assert "no credentials that can be used" in said and SECRET not in said
-
-
-class Dashboard(http.server.BaseHTTPRequestHandler):
-    """One of a cluster without jobs, behind a proxy that wants Google's token."""
-
-    def do_GET(self) -> None:
-        known = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-        version = {"version": "4", "ray_version": importlib.metadata.version("ray"), "ray_commit": ""}
-        body = json.dumps(version if self.path == "/api/version" else []).encode()
-        self.send_response(200 if known else 401)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
 
 @pytest.fixture
-def dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def proxied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Its address, over TLS with a certificate that this process trusts."""
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext"]
@@ -252,40 +225,24 @@ def dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         monkeypatch.setenv(name, str(certificate))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Dashboard) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"localhost:{server.server_port}"
-        server.shutdown()
+    with dashboard(TOKEN, tls=context) as port:
+        yield f"localhost:{port}"
 
 
 def test_the_dashboard_gets_googles_token(
-    run: Run, vertex: Vertex, dashboard: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, vertex: Vertex, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vertex.put("lab", dashboard=dashboard)
+    vertex.put("lab", dashboard=proxied)
     code, out, err = run("list", "--all", "--address", "vertex_ray://lab")
     assert code == 0 and "no jobs" in out, err
     assert TOKEN not in out + err
     # As any proxy that wants a header.
-    assert "does not let us in" in refused(run, "list", "--address", f"https://{dashboard}")
+    assert "does not let us in" in refused(run, "list", "--address", f"https://{proxied}")
     monkeypatch.setenv("RAY_JOB_HEADERS", json.dumps({"Authorization": f"Bearer {TOKEN}"}))
-    assert run("list", "--address", f"https://{dashboard}")[0] == 0
+    assert run("list", "--address", f"https://{proxied}")[0] == 0
 
 
-WITHOUT_GOOGLE = """
-import sys
-class Hide:
-    def find_spec(self, name, path=None, target=None):
-        if name.startswith(("google.auth", "google.cloud", "vertex_ray")):
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Hide())
-"""
-
-
-def test_without_the_extra(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(WITHOUT_GOOGLE)
-    path = f"{tmp_path}{os.pathsep}{ROOT}"
-    done = tune_whisper("list", "--address", "vertex_ray://lab", cwd=tmp_path, PYTHONPATH=path)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
+def test_without_the_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "google.cloud.aiplatform", None)
     told = "error: vertex_ray://: needs Google's SDK; pip install 'tune-whisper[vertex]'"
-    assert done.stderr.startswith(told)
+    assert refused(run, "list", "--address", "vertex_ray://lab").startswith(told)

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_experiments import made_trial, write_experiment
+from made_experiments import MadeTrial, made_trial, write_experiment
 from pages import Page
 
 from tune.cli import main
-from tune.search.records import Trial
 
 BROKEN = "Traceback (most recent call last):\n  ...\nValueError: no such column"
 MORE = "More training is likely"
@@ -20,22 +19,18 @@ NONE = "No trial reached an evaluation"
 FEW = "of so many settings"
 
 
-def whole(number: int, *wers: float, **settings: Any) -> Trial:
+def whole(number: int, *wers: float, **settings: Any) -> MadeTrial:
     """A trial with its whole budget, the first of which has the usual settings."""
     return made_trial(number, wers, rate=1e-3 * number, **settings)
 
 
-def failed(number: int, *wers: float) -> Trial:
+def failed(number: int, *wers: float) -> MadeTrial:
     return made_trial(number, wers, rate=1e-3 * number, error=BROKEN)
 
 
 #: Trials, what else the experiment has, what the report must say and what it must not.
-TABLE: dict[str, tuple[Sequence[Trial], dict[str, Any], Sequence[str], Sequence[str]]] = {
+TABLE: dict[str, tuple[Sequence[MadeTrial], dict[str, Any], Sequence[str], Sequence[str]]] = {
     "no trial began": ([], {"asked": 4}, ["No trial was begun"], [NONE, FEW]),
-    "broken off before an evaluation": (
-        *([made_trial(1, [])], {"state": "interrupted"}),
-        *([NONE], [FEW, MORE, "diverged"]),
-    ),
     "the only trial failed": (
         *([failed(1)], {}),
         *(
@@ -48,13 +43,6 @@ TABLE: dict[str, tuple[Sequence[Trial], dict[str, Any], Sequence[str], Sequence[
         {},
         ["All 2 trials diverged", "search below 0.001"],
         [NONE, FEW],
-    ),
-    "one trial": (
-        *([whole(1, 50, 20.4, 20)], {}),
-        *(
-            ["1 measured trial tells little", "Trial 001 had them: completed, 20.00 %."],
-            ["1 measured trials"],
-        ),
     ),
     "all stopped at the first rung": (
         *([whole(n, 40.0 + n) for n in range(1, 5)], {}),

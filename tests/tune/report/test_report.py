@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_experiments import RUNGS, bring, made_trial, write_experiment
-from made_logs import TRAINING, MadeLog, change_settings
+from made_experiments import (
+    RUNGS,
+    TRAINING,
+    MadeLog,
+    MadeTrial,
+    bring,
+    change_settings,
+    made_trial,
+    write_experiment,
+)
 from pages import Page
 from s3_server import KEYS, s3_server
 
@@ -24,7 +32,6 @@ from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import ExperimentLog
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.experiments.storage import Storage
-from tune.search.records import Stop, Trial
 
 
 def read(folder: ExperimentFolder) -> Page:
@@ -103,18 +110,7 @@ def test_the_exported_run_on_the_test_split(tmp_path: Path, run: str) -> None:
 
 WHOLE = [40, 20, 10]
 DROPS = [Drop("train", f"clip{n}.wav", "too_long_audio", f"{30 + n} s") for n in range(250)]
-TOLD: dict[str, tuple[list[Trial], dict[str, Any], Sequence[str]]] = {
-    "without repeats the best is told to be lucky": (
-        *([made_trial(n, [40, 20, 10.0 + n], rate=n / 1e3) for n in (1, 2, 3)], {}),
-        ["WER of the best, trial 001, the lowest of 3 trials on the clips that chose it"],
-    ),
-    "usual settings that diverged": (
-        [
-            made_trial(n, [wer], stop=Stop("diverged", 1088), rate=n / 1e3)
-            for n, wer in ((1, 20.0), (2, 30.0))
-        ],
-        *({}, ["Trial 001 had them: diverged, 20.00 %."]),
-    ),
+TOLD: dict[str, tuple[list[MadeTrial], dict[str, Any], Sequence[str]]] = {
     "what is counted where there are no words": (
         *([made_trial(1, WHOLE)], {"settings": {"language": "th"}}),
         ["normaliser auto-th, unit: characters, so that it is the CER here. Thai: case"],
@@ -304,11 +300,3 @@ def test_from_an_object_store(
     assert "finished, 9 of 9 trials ended" in page.text
     assert "95 % interval of the gain" in page.text
     assert f"--storage '{address}'" in page.text
-
-
-def test_it_opens_in_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
-    folder = write_experiment(tmp_path, [made_trial(1, [40])])
-    assert run(folder, "--open") == 0
-    assert opened == [(folder.path / "report" / "report.html").as_uri()]

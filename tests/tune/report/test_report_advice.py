@@ -10,43 +10,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_experiments import made_trial, write_experiment
+from made_experiments import MadeTrial, made_trial, write_experiment
 
-from trainer.data.drops import Drop
 from tune.report.advice import results, settings, trials
 from tune.report.advice.rules import advise
 from tune.report.analysis import Analysis, analyse
-from tune.search.records import Stop, Trial
+from tune.search.records import Stop
 
-Trials = Sequence[Trial]
+Trials = Sequence[MadeTrial]
 
 
 def analysed(folder: Path, trials: Trials, **kinds: Any) -> Analysis:
     return analyse(write_experiment(folder, trials, **kinds), " --storage x")
 
 
-def whole(number: int, last: float, **settings: Any) -> Trial:
+def whole(number: int, last: float, **settings: Any) -> MadeTrial:
     """A trial with its whole budget, done at the end: its last rung brings little."""
     return made_trial(number, [last + 20, last + 0.4, last], **settings)
 
 
-def ladder(count: int, step: float = 2.0, **settings: Any) -> list[Trial]:
+def ladder(count: int, step: float = 2.0, **settings: Any) -> list[MadeTrial]:
     """Whole trials, each worse than the one before by so many points."""
     return [whole(n, 10 + step * n, rate=1e-3 * 1.1**n, **settings) for n in range(1, count + 1)]
 
 
-def at_upper_bound(*, elsewhere: float) -> list[Trial]:
+def at_upper_bound(*, elsewhere: float) -> list[MadeTrial]:
     """The best three of ten at the upper bound of the learning rate, 0.01; the others at `elsewhere` and worse."""
     rates = [0.0098, 0.0085, 0.0095, 0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004]
     wers = [10.0, 10.5, 10.8, *(elsewhere + n for n in range(7))]
     return [whole(n, wer, rate=rate) for n, (rate, wer) in enumerate(zip(rates, wers, strict=True), 1)]
 
 
-def largest_batch(values: Sequence[int]) -> list[Trial]:
+def largest_batch(values: Sequence[int]) -> list[MadeTrial]:
     return [whole(n, 10 + 3 * n, batch=batch, rate=1e-3) for n, batch in enumerate(values, 1)]
 
 
-def astray(limit: float, *, below: int = 0) -> list[Trial]:
+def astray(limit: float, *, below: int = 0) -> list[MadeTrial]:
     """Trials at rising rates that diverge from a limit on, and so many below it."""
     rates = [0.0002, 0.0004, 0.0008, 0.0012, 0.002, 0.003, 0.005, 0.007, 0.008, 0.0095]
     return [
@@ -59,7 +58,6 @@ def finalists(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]
     return {"repeats": {"001": first, "002": second}}
 
 
-DROPS = [Drop("train", "a.wav", "too_long_audio", "31 s")]
 FEW = [whole(n, 10 + n) for n in range(1, 4)]
 CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequence[str]]] = {
     "gain within seeds": (
@@ -104,12 +102,6 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
         [],
     ),
     "diverges everywhere": (settings.diverges_above, astray(0.003, below=4), {}, []),
-    "clips dropped": (
-        trials.clips_dropped,
-        FEW,
-        {"drops": DROPS * 100},
-        ["100 of 1,300 clips (8 %) were left out"],
-    ),
 }
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from made_experiments import made_trial, write_experiment
 from pages import look_at, needs_chromium, screenshots
-from selenium.webdriver.support.ui import WebDriverWait
 
 from trainer.data.drops import Drop
 from tune.report.analysis import analyse
@@ -30,10 +29,6 @@ SEEN = """const texts = [...document.querySelectorAll('figure svg text')];
 const on = document.getElementById('curves')._context;
 return [texts.map(text => text.getBoundingClientRect().height).filter(height => height),
   getComputedStyle(document.body).color, getComputedStyle(texts[0]).fill, on.modeBarButtons, on.showSendToCloud]
-"""
-DRAWN = """const drawn = document.querySelector('#curves svg');
-return [drawn.getBoundingClientRect().width, getComputedStyle(drawn.querySelector('text')).fill,
-  document.querySelector('details table').getBoundingClientRect().height]
 """
 NAME = "a-rather-long-name-of-an-experiment-that-somebody-chose_2026.11.21"
 
@@ -80,19 +75,6 @@ def test_a_page_is_complete_quiet_and_fits(rich: Path, browser: Any, tmp_path: P
         assert min(heights) > 7  # pixels of a line of text
         assert ink == drawn == ("rgb(227, 230, 234)" if dark else "rgb(31, 35, 41)")
         assert (buttons, upload) == ([["toImage", "zoom2d", "pan2d", "resetScale2d"]], False)
-
-
-def test_on_paper_a_dark_page_is_light_narrow_and_unfolded(rich: Path, browser: Any) -> None:
-    screenshots.look(browser, rich, screenshots.DESKTOP, dark=True)
-    features = [{"name": "prefers-color-scheme", "value": "dark"}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": features})
-    try:
-        WebDriverWait(browser, 10).until(lambda _: browser.execute_script(DRAWN)[0] <= 640)
-        _, ink, height = browser.execute_script(DRAWN)
-        assert ink == "rgb(31, 35, 41)"
-        assert height > 300
-    finally:
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 def test_no_script_of_others_runs(browser: Any, tmp_path: Path) -> None:

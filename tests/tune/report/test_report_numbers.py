@@ -1,17 +1,22 @@
-"""The numbers of a report: costs, what stopped trials would have come to, importances, intervals, axes."""
+"""The numbers of a report: costs, what stopped trials would have come to, importances, intervals, windows."""
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from made_experiments import made_trial, write_experiment
+from made_experiments import MadeLog, made_trial, write_experiment
 
 from trainer.scoring.alignment import ClipErrors, ErrorCounts
 from trainer.scoring.objectives import combine
+from tune.cli import main
+from tune.experiments.events import Baseline
+from tune.experiments.results import write_results
+from tune.experiments.warm_start import read_warm_start
 from tune.report.analysis import Analysis, analyse
 from tune.report.costs import find_costs
 from tune.search.finalists import Repeat, gain_interval, mean_interval, objective_interval
@@ -134,7 +139,7 @@ def test_of_the_worst_source_with_all_words_wrong_no_more_can_be_wrong() -> None
 
 def test_a_damaged_file_of_clips_costs_the_interval_alone(tmp_path: Path) -> None:
     folder = write_experiment(tmp_path, [made_trial(1, [40, 20, 10]), made_trial(2, [41, 21, 11], rate=2e-3)])
-    file = folder.path / "trials" / "001" / "checkpoint_000000" / "utterances.json"
+    file = folder.path / "trials" / "001" / "checkpoint_3200" / "utterances.json"
     for content in ("{", "[]", '{"word_errors": [1], "words": [1, 2]}', '{"word_errors": [1], "words": [0]}'):
         file.write_text(content)
         winner = analyse(folder).winner
@@ -164,3 +169,48 @@ def test_the_usual_settings_are_found_where_methods_and_weights_are_searched(tmp
     assert known.recipe == usual
     assert known.recipe_trial is not None
     assert known.recipe_trial.trial_id == "002"
+
+
+@pytest.fixture
+def windows(tmp_path: Path) -> MadeLog:
+    """60 % in the whole window, 30 % in that of the trials, whose best has 20 %."""
+    made = MadeLog(tmp_path / "experiments" / "windows")
+    rates = {"rates": {"wer": 60.0, "cer": 20.0}, "trial_rates": {"wer": 30.0, "cer": 10.0}}
+    made.session(trials=1, baseline=Baseline(**rates))
+    made.trial("001", 25.0, 22.0, 20.0)
+    made.finish()
+    write_results(made.experiment, made.log.state)
+    return made
+
+
+def test_a_gain_is_of_one_window(windows: MadeLog, capsys: pytest.CaptureFixture[str]) -> None:
+    storage = ["--storage", str(windows.folder.parent)]
+    assert main(["list", *storage, "--json"]) == 0
+    (line,) = json.loads(capsys.readouterr().out)
+    assert line["baseline_wer"] == 30.0
+    assert main(["report", windows.name, *storage]) == 0
+    assert "30.00 %" in capsys.readouterr().out
+    page = (windows.folder / "report" / "report.html").read_text()
+    assert "33 % fewer errors" in page
+    assert "60.00" not in page
+    results = json.loads((windows.folder / "results.json").read_text())
+    assert (results["baseline"]["wer"], results["trial_baseline"]["wer"]) == (60.0, 30.0)
+
+
+def test_the_clips_that_are_told_are_those_that_were_measured(tmp_path: Path) -> None:
+    """Parts of several sources are rounded up: 500 were wanted."""
+    made = MadeLog(tmp_path / "experiments" / "part")
+    rates = [{"wer": 60.0, "cer": 20.0, "clips": clips} for clips in (1200.0, 510.0)]
+    made.session(trials=1, baseline=Baseline(rates=rates[0], trial_rates=rates[1], trial_clips=500))
+    made.trial("001", 25.0, 22.0, 20.0)
+    made.finish()
+    assert main(["report", made.name, "--storage", str(made.folder.parent)]) == 0
+    page = (made.folder / "report" / "report.html").read_text()
+    assert "Trials are measured on 510 of the validation clips" in page
+
+
+def test_a_warm_start_takes_trials_relative_to_the_base_model_in_their_window(windows: MadeLog) -> None:
+    settings = windows.saved.settings.base.to_dict()
+    space = windows.saved.space
+    assert space is not None
+    assert read_warm_start(windows.saved, [space], settings).baseline == 30.0

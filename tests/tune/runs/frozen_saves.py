@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +20,25 @@ def freeze(where: str, folder: Path) -> None:
     from tune.cluster.progress_channel import Driver
     from tune.experiments.checkpoint_files import CheckpointFiles
 
-    def second(call: Callable[..., Any]) -> Callable[..., Any]:
-        def stopped(*args: Any, **kwargs: Any) -> Any:
-            if (folder / "first").exists() and not (folder / "there").exists():
-                (folder / "there").touch()
-                while not (folder / "go").exists():
-                    time.sleep(0.02)
-            (folder / "first").touch()
-            return call(*args, **kwargs)
+    places: dict[str, tuple[Any, str]] = {
+        "writing": (SavingTrainer, "write"),
+        "naming": (CheckpointFiles, "complete"),
+        "telling": (Driver, "saved"),
+    }
+    owner, name = places[where]
+    call = getattr(owner, name)
 
-        return stopped
+    def stopped(*args: Any, **kwargs: Any) -> Any:
+        if (folder / "first").exists() and not (folder / "there").exists():
+            if where == "writing":
+                torch.save({"half": torch.zeros(1000)}, args[1] / "model.safetensors")
+            (folder / "there").touch()
+            while not (folder / "go").exists():
+                time.sleep(0.02)
+        (folder / "first").touch()
+        return call(*args, **kwargs)
 
-    if where == "naming":
-        CheckpointFiles.complete = second(CheckpointFiles.complete)  # type: ignore[method-assign]
-    elif where == "telling":
-        Driver.saved = second(Driver.saved)  # type: ignore[method-assign]
-    else:
-        write = SavingTrainer.write
-
-        def half(trainer: SavingTrainer, checkpoint: Path, keep: Any) -> None:
-            if (folder / "first").exists():
-                torch.save({"half": torch.zeros(1000)}, checkpoint / "model.safetensors")
-            whole(trainer, checkpoint, keep)
-
-        whole = second(write)
-        SavingTrainer.write = half  # type: ignore[method-assign]
+    setattr(owner, name, stopped)
 
 
 def main(where: str, folder: str, words: list[str]) -> int:

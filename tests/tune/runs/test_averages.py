@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_experiments import measured
 from rich.console import Console
 from test_final_round import Search
 from test_state_machine import RUNGS
@@ -15,12 +16,11 @@ from test_state_machine import RUNGS
 import tune_whisper
 from trainer.errors import ModelError
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import Evaluated, TrialEnded
+from tune.experiments.events import TrialEnded
 from tune.experiments.experiment import Experiment
 from tune.export.model_card import model_card
 from tune.report.analysis import analyse
 from tune.report.writer import make_page
-from tune.runs import finish as finish_module
 from tune.runs.candidates import measure_average
 from tune.runs.final_round import choose_export, compare
 from tune.runs.outcome import Outcome
@@ -29,14 +29,7 @@ from tune.tracking.mlflow_runs import run_name, trial_run
 from tune.tracking.mlflow_texts import experiment_note
 from tune.workers.averages import Measured
 
-
-class Killed(BaseException):
-    """The driver's process is gone."""
-
-
-@pytest.fixture(autouse=True)
-def _without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finish_module, "write_report", lambda *_: None)
+pytestmark = pytest.mark.usefixtures("_without_pages")
 
 
 class Averager:
@@ -137,15 +130,12 @@ def test_the_mean_of_runs_that_were_best_early_has_the_epoch_of_that(tmp_path: P
     search.train_all(t001=30.0, t002=40.0)
     for name in search.trials_over():
         search.train(name, 31.0, open_=True)
-        last = {"wer": 45.0, "cer": 15.0, "train_samples": 10.0, "train_seconds": 1.0}
-        search.experiment.log.append(
-            Evaluated(trial_id=name, samples_seen=RUNGS[-1], epoch=8.0, metrics=last, finished=True),
-            TrialEnded(trial_id=name, status="completed"),
-        )
+        evaluated = measured(name, RUNGS[-1], 45.0)
+        search.experiment.log.append(*evaluated, TrialEnded(trial_id=name, status="completed"))
     Averager(search, 24.0).average()
     (mean,) = search.state.averages.all()
-    assert (mean.samples_seen, mean.epoch) == (RUNGS[0], 1.0)
-    assert mean.best_epoch == search.state.run("001-r1").best_epoch == 1.0
+    assert (mean.samples_seen, mean.epoch) == (RUNGS[0], 0.5)
+    assert mean.best_epoch == search.state.run("001-r1").best_epoch == 0.5
 
 
 def test_it_defends_its_place_in_a_search_that_goes_on(tmp_path: Path) -> None:

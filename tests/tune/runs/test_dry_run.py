@@ -13,22 +13,10 @@ from plans import search_plan
 
 from trainer.config import TrainConfig
 from trainer.errors import UserError
-from tune.cluster.resources import TrialResources
 from tune.experiments.storage import Storage
 from tune.runs.data import look_at_clips, what_clips_show
-from tune.runs.dry_run import describe_cost, estimate_samples
 from tune.runs.plan import Plan
-from tune.space.settings import SchedulerSettings
 from tune.workers.inputs import shared_folders
-
-RUNGS = (1024, 3072, 9216)
-SETTINGS = SchedulerSettings()
-
-
-def test_a_budget_in_steps_is_shorter_for_small_batches() -> None:
-    whole, half = (estimate_samples(SETTINGS, RUNGS, 8, own) for own in ([9216.0], [9216.0, 512.0]))
-    assert estimate_samples(SETTINGS, RUNGS, 8, [9216.0, 512.0], 0) == 4 * (9216 + 512)
-    assert half < 0.6 * whole
 
 
 def test_batches_under_conditions_are_those_that_a_trial_can_have(tmp_path: Path) -> None:
@@ -66,15 +54,6 @@ def test_what_the_clips_can_show(clips: int, words: int, told: str) -> None:
         points = float(told.split(" under ")[1].split(maxsplit=1)[0])
         drawn = np.random.default_rng(0).choice([-1, 0, 1], (2000, clips * words), p=[0.05, 0.9, 0.05])
         assert 0.93 < (100 * abs(drawn.mean(axis=1)) <= points).mean() < 0.98
-
-
-def test_the_cost_in_words() -> None:
-    assert describe_cost(72_000, 0.5, TrialResources(gpus=2, cpus=8, concurrent=4)) == (
-        "about 2h30m with 4 trials at a time, 20 GPU-hours"
-    )
-    assert describe_cost(7_200, 0.5, TrialResources(gpus=0, cpus=1, concurrent=1)) == (
-        "about 1h with one trial at a time"
-    )
 
 
 def test_what_changed_clips_need_is_known_before_anything_starts(tmp_path: Path) -> None:

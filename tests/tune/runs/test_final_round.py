@@ -6,24 +6,18 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+from made_experiments import measured
 from test_state_machine import RESOURCES, RUNGS, begun, made_search
 
 from trainer.errors import ModelError
-from tune.experiments.events import (
-    CheckpointSaved,
-    Evaluated,
-    TrialEnded,
-    TrialProposed,
-    TrialsOver,
-    TrialStarted,
-)
+from tune.experiments.events import TrialEnded, TrialProposed, TrialsOver, TrialStarted
 from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
 from tune.experiments.log import read_log
-from tune.runs import finish as finish_module
 from tune.runs.candidates import measure_average
 from tune.runs.final_round import compare, plan_final_round
 from tune.runs.finish import find_finished, finish
@@ -31,10 +25,7 @@ from tune.runs.resume import resume
 from tune.runs.session import check_same_data, session_started
 from tune.util.errors import ExperimentError
 
-
-@pytest.fixture(autouse=True)
-def _without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finish_module, "write_report", lambda *_: None)
+pytestmark = pytest.mark.usefixtures("_without_pages")
 
 
 def _no_mean(*_: object) -> Any:
@@ -86,23 +77,8 @@ class Search:
                 (checkpoint / file).write_text("{}")
             clips = {"word_errors": [round(wer)] * 10, "words": [100] * 10}
             (checkpoint / "utterances.json").write_text(json.dumps(clips))
-            log.append(
-                Evaluated(
-                    trial_id=name,
-                    samples_seen=RUNGS[0 if open_ else -1],
-                    epoch=1.0,
-                    metrics={"wer": wer, "cer": wer / 3, "train_samples": 10.0, "train_seconds": 1.0},
-                    finished=not open_,
-                    keep="all",
-                ),
-                CheckpointSaved(
-                    trial_id=name,
-                    samples_seen=RUNGS[0 if open_ else -1],
-                    epoch=1.0,
-                    checkpoint=f"trials/{folder}/checkpoint_000000",
-                    keep="all",
-                ),
-            )
+            path = f"trials/{folder}/checkpoint_000000"
+            log.append(*measured(name, RUNGS[0 if open_ else -1], wer, checkpoint=path))
         if not open_:
             log.append(TrialEnded(trial_id=name, status="failed" if wer is None else "completed"))
 
@@ -215,22 +191,15 @@ def test_how_trials_are_measured_holds_for_a_searchs_life(tmp_path: Path) -> Non
 def test_other_data_on_resume_is_refused_by_what_differs(tmp_path: Path) -> None:
     search = Search(tmp_path)
 
-    class Split(list[int]):
+    def split(clips: int, digest: str) -> Any:
         origins = SimpleNamespace(kinds=(), numbers=np.zeros(0, np.uint16))
+        found = MagicMock(origins=origins, digest=lambda: digest, seconds=lambda clip: 1.0)
+        found.__len__.return_value = clips
+        return found
 
-        def __init__(self, clips: int, digest: str) -> None:
-            super().__init__(range(clips))
-            self._digest = digest
-
-        def digest(self) -> str:
-            return self._digest
-
-        def seconds(self, clip: int) -> float:
-            return 1.0
-
-    def data(clips: int, digest: str, **more: Split) -> Any:
-        splits = {"validation": Split(clips, digest), **more}
-        sizes = {name: len(split) for name, split in splits.items()}
+    def data(clips: int, digest: str, **more: Any) -> Any:
+        splits = {"validation": split(clips, digest), **more}
+        sizes = {name: len(each) for name, each in splits.items()}
         train = SimpleNamespace(epoch_samples=1.0)
         return SimpleNamespace(folder=Path("elsewhere"), splits=splits, clips=sizes, stream=None, train=train)
 
@@ -238,7 +207,7 @@ def test_other_data_on_resume_is_refused_by_what_differs(tmp_path: Path) -> None
     for found, told in [
         (data(12, "b"), "has 12 validation clips now, 10 when it began"),
         (data(10, "b"), "has other validation clips or texts now"),
-        (data(10, "a", test=Split(3, "c")), "has a test split now"),
+        (data(10, "a", test=split(3, "c")), "has a test split now"),
     ]:
         with pytest.raises(ExperimentError, match=told):
             check_same_data(search.experiment, found)

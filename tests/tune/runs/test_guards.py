@@ -18,8 +18,9 @@ from mlflow_server import shared_folder
 from rich.console import Console
 from search_process import QUICK, results
 from search_process import Search as Process
-from test_averages import Averager, Killed, final_round
+from test_averages import Averager, final_round
 from test_final_round import Search
+from test_state_machine import Killed
 from training import evaluate
 
 import trainer
@@ -36,7 +37,6 @@ from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import parse
 from tune.report.analysis import analyse
 from tune.report.writer import make_page
-from tune.runs import finish as finish_module
 from tune.runs.candidates import judge_guards
 from tune.runs.final_round import choose_export, compare
 from tune.runs.outcome import Outcome
@@ -72,11 +72,6 @@ class Measurer:
         assert compare(search.experiment)
         judge_guards(search.experiment, self.measure, self.told.append, lambda *_: None)
         choose_export(search.experiment, pytest.fail)
-
-
-@pytest.fixture
-def _without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finish_module, "write_report", lambda *_: None)
 
 
 @pytest.mark.usefixtures("_without_pages")

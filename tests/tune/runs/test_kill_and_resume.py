@@ -23,7 +23,7 @@ import pytest
 from demo_search import NAME, begin, demo_experiment, runs_of
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from search_process import Search, results, state
+from search_process import Search, frozen, results, state
 
 from trainer.manifest import problem_of
 from tune.experiments.folder import EVENTS_FILE
@@ -175,7 +175,7 @@ def test_killed_in_a_save_and_with_a_truncated_checkpoint_it_is_unbroken(tmp_pat
     where = random.Random(SEED).choice(["writing", "naming", "telling"])
     print(f"SEED={SEED}, {where}")
     folder, hold = tmp_path / "search", tmp_path / "hold"
-    search, experiment = begin(folder, frozen=(where, hold)), folder / "experiments" / NAME
+    search, experiment = begin(folder, program=frozen(where, hold)), folder / "experiments" / NAME
     search.wait_for((hold / "there").exists)
     search.wait_for(lambda: len(state(experiment)["001"]["evaluations"]) >= 2, 60)  # it trains on meanwhile
     first = state(experiment)["001"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
-from made_experiments import made_trial, search_outcome, write_experiment
+from made_experiments import made_trial, write_experiment
 from plans import search_plan
 from rich.console import Console
 
@@ -29,6 +30,18 @@ def printed(outcome: Outcome, *events: Event) -> list[str]:
     console = Console(file=io.StringIO(), width=200)
     print_summary(outcome, console)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+
+def search_outcome(folder: Path, *, baseline: float = 60.0, **kinds: Any) -> Outcome:
+    """Of 12 trials, of which the first has the usual settings, and 003 and 004 are finalists."""
+    usual = [made_trial(1, [50.0, 30.0, 12.0])]
+    better = [made_trial(n, [48.0, 28.0, 11.0 - n / 10], rate=2e-3 + n / 1e4) for n in range(2, 5)]
+    others = [made_trial(n, [55.0], rate=n / 1e4) for n in range(5, 13)]
+    kinds = {"repeats": {"003": [10.5, 11.5], "004": [10.0, 10.4]}, **kinds}
+    written = write_experiment(folder, [*usual, *better, *others], baseline=baseline, **kinds)
+    asked = {"space": "lr_batch", "trials": 12, "finalists": len(kinds["repeats"])}
+    plan = search_plan(Storage.parse(folder / "elsewhere"), "made", **asked)
+    return Outcome(plan, read_log(written.path / EVENTS_FILE))
 
 
 def test_the_winners_mean_and_its_interval_lead_and_the_test_split_stands_beside_it(tmp_path: Path) -> None:

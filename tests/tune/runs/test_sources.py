@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import statistics
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from processes import tune_whisper
 from tune.cli import main
 
 LANGUAGES = {"north": "de", "east": "ja", "west": "en"}
-SIZES = {"train": 24, "validation": 10, "test": 8}
+SIZES = {"train": 12, "validation": 4, "test": 4}
 SPACE = """\
 learning_rate: 1e-3
 weight.north: {type: float, low: 0.25, high: 4, log: true}
@@ -50,7 +49,7 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The working folder of a finished search, and what it printed."""
     folder = tmp_path_factory.mktemp("sources")
     write_sources(folder)
-    words = "--space space.yaml --trials 2 --epochs 1 --experiment three --data mix.yaml --finalists 0"
+    words = "--space space.yaml --trials 1 --epochs 1 --experiment three --data mix.yaml --finalists 0"
     done = tune_whisper(*words.split(), "--set", "objective=sources", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done.stdout + done.stderr
@@ -62,38 +61,30 @@ def test_each_source_is_in_the_log_in_results_in_mlflow_and_on_the_page(search: 
     experiment = folder / "experiments" / "three"
     found = json.loads((experiment / "results.json").read_text())
     assert found["objective"] == "sources"
-    weights = [trial["config"]["weight.north"] for trial in found["trials"]]
-    assert len(set(weights)) == 2
-    assert 1.0 in weights, "the weight of the data file is tried first"
+    (trial,) = found["trials"]
+    assert trial["config"]["weight.north"] == 1.0, "the weight of the data file is tried first"
     events = [json.loads(line) for line in (experiment / "events.jsonl").read_text().splitlines()]
     (data,) = [event["data"]["data"] for event in events if event["event"] == "Prepared"]
     assert data["sources"]["west"]["weight"] == 1.0, "that of the space"
-    assert data["epoch_samples"] == 24 + 24 + 12
+    assert data["epoch_samples"] == 12 + 12 + 6
     measured = [event["data"] for event in events if event["event"] == "Evaluated"]
-    assert {event["samples_seen"] for event in measured} <= {24, 60, 64, 20, 16, 32}
     for event in measured:
         assert set(event["sources"]) == set(LANGUAGES)
         rates = [rates["wer"] for rates in event["sources"].values()]
         assert event["metrics"]["wer"] == pytest.approx(statistics.fmean(rates))
-    best = next(trial for trial in found["trials"] if trial["trial_id"] == found["best"]["trial_id"])
     for name, facts in found["sources"].items():
         assert facts["language"] == [LANGUAGES[name]]
-        assert facts["wer"] == best["sources"][name]["wer"]
+        assert facts["wer"] == trial["sources"][name]["wer"]
         assert {"baseline_wer", "test_wer", "baseline_test_wer"} <= set(facts)
         (line,) = [line for line in printed.splitlines() if line.startswith(f"{name} ")]
         assert f"{facts['wer']:.2f}" in line
         assert f"<td>{name}</td>" in (experiment / "report" / "report.html").read_text()
-    assert found["sources"]["north"]["weight"] == best["config"]["weight.north"]
+    assert found["sources"]["north"]["weight"] == 1.0
     database = sqlite3.connect(experiment / "mlflow.db")
     keys = {key for (key,) in database.execute("select distinct key from metrics")}
     assert {"wer/north", "cer/east", "baseline_wer/west", "test_wer/north"} <= keys
     params = {key for (key,) in database.execute("select distinct key from params")}
     assert "weight.north" in params
-    kinds = [event["event"] for event in events]
-    slots = re.search(r"(\d+) at a time", printed)
-    assert slots
-    # All that run at a time are proposed before the first of them has its process.
-    assert kinds[: kinds.index("TrialStarted")].count("TrialProposed") == min(int(slots[1]), 2)
 
 
 @pytest.mark.slow
@@ -115,10 +106,9 @@ def test_a_source_has_the_rate_that_it_has_by_itself(
     together = {group["value"]: group for group in evaluated("--data", "mix.yaml")["breakdown"]["source"]}
     for name in LANGUAGES:
         assert together[name]["wer"]["percent"] == pytest.approx(sources[name]["wer"], abs=1e-9)
-    for name, language in [*LANGUAGES.items()][:2]:
-        alone = evaluated("--data", name, "--language", language)
-        assert alone["rates"]["wer"]["percent"] == pytest.approx(sources[name]["wer"], abs=1e-9)
-        assert alone["normalizer"]["unit"] == ("characters" if language == "ja" else "words")
+    alone = evaluated("--data", "east", "--language", "ja")
+    assert alone["rates"]["wer"]["percent"] == pytest.approx(sources["east"]["wer"], abs=1e-9)
+    assert alone["normalizer"]["unit"] == "characters"
 
 
 MISTAKES = {
@@ -131,8 +121,6 @@ MISTAKES = {
         ["--space", "space.yaml", "--data", "demo"],
         ":1: weight.south: data='demo' has no sources",
     ),
-    "by option": (["--space", "lr_batch", "--set", "source_weights=south=2"], "has no source 'south'", ""),
-    "objective": (["--space", "lr_batch", "--set", "objective=best"], "objective='best': must be one of", ""),
     "all off": (["--space", "off.yaml"], "the weight of every source of ", ""),
 }
 

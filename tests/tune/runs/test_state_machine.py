@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -67,6 +69,7 @@ from tune.workers.averages import Measured
 RUNGS = (400, 1200, 3200)
 RESOURCES = TrialResources(1.0, 1.0, 2)
 WERS = st.sampled_from([5.0, 8.0, 8.05, 12.4, 30.0, 55.0])
+RATES = st.floats(1e-4, 1e-1)
 SPACE = """\
 learning_rate: {type: float, low: 1e-4, high: 1e-1, log: true}
 scheduler: {rungs: 3, reduction_factor: 3, min_trials_per_rung: 2}
@@ -77,28 +80,9 @@ class Killed(BaseException):
     """The driver's process is gone."""
 
 
-class Clock:
-    """Time that passes when it is told to, in seconds since the epoch."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def time(self) -> float:
-        self.now += 0.001
-        return self.now
-
-
 def whole_lines(content: bytes) -> list[bytes]:
     """Those that have their end."""
     return [line for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
-
-
-class Display:
-    """Shows nothing."""
-
-    def event(self, text: str) -> None: ...
-
-    def trial_ended(self) -> None: ...
 
 
 def begun(plan: Plan) -> Prepared:
@@ -126,17 +110,33 @@ def made_search(folder: Path, **asked: Any) -> tuple[Plan, OpenExperiment]:
     return plan, OpenExperiment(plan.experiment_folder)
 
 
+def action(needs: str = "experiment", **drawn: Any) -> Any:
+    """A rule for a driver that lives, and may be killed in it."""
+
+    def decorate(act: Any) -> Any:
+        @precondition(lambda self: self.experiment is not None and getattr(self, needs))
+        @rule(**drawn)
+        @functools.wraps(act)
+        def within(self: SearchMachine, **found: Any) -> None:
+            with self.driver():
+                act(self, **found)
+
+        return within
+
+    return decorate
+
+
 class SearchMachine(RuleBasedStateMachine):
     """See the module."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stack = contextlib.ExitStack()
-        self.clock = Clock()
+        self.now = 1_700_000_000.0
         self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         self.storage = Storage.parse(self.folder / "experiments")
-        self.experiment: OpenExperiment | None = None
-        self.callback: SearchCallback | None = None
+        self.experiment: Any = None
+        self.callback: Any = None
         self.running: dict[str, int] = {}
         """Trainings that a process works on now, with the rungs that they have passed."""
         self.saves: dict[str, tuple[int, float, str]] = {}
@@ -146,10 +146,8 @@ class SearchMachine(RuleBasedStateMachine):
         self.kill_after: int | None = None
         """Operations on the disk until the driver is killed."""
         self.torn = 0.0
-        self.checkpoints = 0
-        fake = SimpleNamespace(time=self.clock.time)
         for target in ("tune.search.records.time", "tune.runs.ray_tune.time"):
-            self.stack.enter_context(mock.patch(target, fake))
+            self.stack.enter_context(mock.patch(target, SimpleNamespace(time=self.time)))
         write_all = log_module._write_all
 
         def write(file: int, content: bytes) -> None:
@@ -161,14 +159,22 @@ class SearchMachine(RuleBasedStateMachine):
             if killed:
                 raise Killed
 
-        self.stack.enter_context(mock.patch.object(log_module, "_write_all", write))
+        self.replace(log_module, "_write_all", write)
         for name in ("remove", "strip"):
-            self.stack.enter_context(mock.patch.object(CheckpointFiles, name, self.killing(name)))
+            self.replace(CheckpointFiles, name, self.mortal(getattr(CheckpointFiles, name)))
         # Pictures take seconds; the page is written from the same log as everything else.
-        self.stack.enter_context(mock.patch.object(finish_module, "write_report", lambda *_: None))
+        self.replace(finish_module, "write_report", lambda *_: None)
+
+    def replace(self, place: Any, name: str, value: Any) -> None:
+        self.stack.enter_context(mock.patch.object(place, name, value))
 
     def teardown(self) -> None:
         self.stack.close()
+
+    def time(self) -> float:
+        """Passes when it is told to, in seconds since the epoch."""
+        self.now += 0.001
+        return self.now
 
     def dies(self) -> bool:
         """Whether the driver is killed at this operation."""
@@ -177,13 +183,14 @@ class SearchMachine(RuleBasedStateMachine):
         self.kill_after -= 1
         return self.kill_after < 0
 
-    def killing(self, name: str) -> Any:
-        as_ever = getattr(CheckpointFiles, name)
+    def may_die(self) -> None:
+        if self.dies():
+            raise Killed
 
-        def change(files: CheckpointFiles, *args: Any) -> None:
-            if self.dies():
-                raise Killed
-            as_ever(files, *args)
+    def mortal(self, call: Any) -> Any:
+        def change(*args: Any) -> None:
+            self.may_die()
+            call(*args)
 
         return change
 
@@ -193,21 +200,18 @@ class SearchMachine(RuleBasedStateMachine):
         try:
             yield
         except Killed:
-            self.leave()
+            if self.experiment is not None:
+                os.close(self.experiment.log._file)
+                self.experiment._lock.close()
+            self.experiment = self.callback = self.kill_after = None
+            self.stop_trainings()
 
-    def leave(self) -> None:
-        if self.experiment is not None:
-            import os
-
-            os.close(self.experiment.log._file)
-            self.experiment._lock.close()
-        self.experiment, self.callback, self.kill_after = None, None, None
+    def stop_trainings(self) -> None:
         self.running.clear()
         self.saves.clear()
 
     @property
     def state(self) -> Any:
-        assert self.experiment is not None
         return self.experiment.log.state
 
     # -- the search ---------------------------------------------------------------------------------------------
@@ -225,30 +229,24 @@ class SearchMachine(RuleBasedStateMachine):
             ]
         ),
     )
-    def begin(self, trials: int, finalists: int, repeats: int, budgets: Budgets) -> None:
-        asked: dict[str, Any] = {
-            "trials": trials,
-            "finalists": finalists,
-            "repeats": repeats,
-            "budgets": budgets,
-        }
+    def begin(self, **asked: Any) -> None:
         self.plan, self.experiment = made_search(self.folder, **asked)
-        self.experiment.log._clock = self.clock.time
-        self.experiment.log.append(self.session_started(), begun(self.plan))
+        self.begin_session(begun(self.plan))
         self.look()
 
-    def session_started(self) -> Any:
-        return session_started(self.plan, RESOURCES, "auto", self.clock.now, self.state.session)
+    def begin_session(self, *events: Any) -> None:
+        self.experiment.log._clock = self.time
+        started = session_started(self.plan, RESOURCES, "auto", self.now, self.state.session)
+        self.experiment.log.append(started, *events)
 
     def look(self) -> None:
         """Choose the records that this stage works on, as `run_trials` and `run_repeats` do."""
-        assert self.experiment is not None
         state = self.state
         self.final = state.over is not None
         records = state.repeats if self.final else state.records
         rules = NEVER_STOP if self.final else self.plan.space.scheduler
         judge = Judge(rules, RUNGS, records, 60.0)
-        display: Any = Display()
+        display: Any = SimpleNamespace(event=lambda _: None, trial_ended=lambda: None)
         self.callback = SearchCallback(self.plan.base, self.experiment, records, judge, display)
         session: Any = SimpleNamespace(
             plan=self.plan, resources=RESOURCES, experiment=self.experiment, state=state
@@ -267,12 +265,8 @@ class SearchMachine(RuleBasedStateMachine):
 
     @property
     def alive(self) -> bool:
-        return self.experiment is not None and self.callback is not None and not self.is_over
-
-    @property
-    def is_over(self) -> bool:
-        """Whether this stage trains nothing more."""
-        return self.stopper.stop_all()
+        """Whether this stage trains on."""
+        return self.experiment is not None and not self.stopper.stop_all()
 
     def waiting(self) -> list[str]:
         """What can be started now."""
@@ -283,61 +277,58 @@ class SearchMachine(RuleBasedStateMachine):
         new = len(state.records) + 1
         return known or ([f"{new:03d}"] if new <= self.plan.options.trials else [])
 
-    @precondition(lambda self: self.experiment is not None)
-    @rule(rate=st.floats(1e-4, 1e-1))
+    @action(rate=RATES)
     def start(self, rate: float) -> None:
-        with self.driver():
-            if self.alive and len(self.running) < 2 and self.waiting():
-                self.begin_training(self.waiting()[0], rate)
+        if self.alive and len(self.running) < 2 and self.waiting():
+            self.begin_training(self.waiting()[0], rate)
 
     def begin_training(self, name: str, rate: float = 0.01) -> None:
         config = self.state.final_round.repeats[name] if self.final else {"learning_rate": rate}
-        assert self.callback is not None
         self.callback.proposed(name, config)
         self.callback.on_trial_start(0, [], self.trial(name))
         self.goes_from(name)
 
     def goes_from(self, name: str) -> None:
         """A process begins behind the checkpoint that the driver names."""
-        assert self.callback is not None
         self.saves.pop(name, None)
         found = self.callback.receive(name, START, {}, 0.0)["checkpoints"]
         seen = int(found[0].rpartition("_")[2]) if found else 0
         self.running[name] = sum(rung <= seen for rung in RUNGS)
 
-    @precondition(lambda self: self.experiment is not None and self.running)
-    @rule(data=st.data(), wer=WERS, seconds=st.floats(1, 2000), nan=st.integers(0, 12), later=st.booleans())
+    @action(
+        "running",
+        data=st.data(),
+        wer=WERS,
+        seconds=st.floats(1, 2000),
+        nan=st.integers(0, 12),
+        later=st.booleans(),
+    )
     def evaluate(self, data: st.DataObject, wer: float, seconds: float, nan: int, later: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.running)))
-        self.clock.now += seconds
-        with self.driver():
-            if self.alive:
-                self.measure(name, math.nan if nan == 0 else wer, later=later)
+        self.now += seconds
+        if self.alive:
+            self.measure(name, math.nan if nan == 0 else wer, later=later)
 
-    @precondition(lambda self: self.experiment is not None)
-    @rule(rate=st.floats(1e-4, 1e-1), wers=st.lists(WERS, min_size=3, max_size=3))
+    @action(rate=RATES, wers=st.lists(WERS, min_size=3, max_size=3))
     def train(self, rate: float, wers: list[float]) -> None:
         """One training from its beginning to its end, however it ends."""
-        with self.driver():
-            if not self.alive or not self.waiting():
-                return
-            name = self.waiting()[0]
-            self.begin_training(name, rate)
-            for wer in wers:
-                self.clock.now += 10.0
-                if self.alive and name in self.running:
-                    self.measure(name, wer)
+        if not self.alive or not self.waiting():
+            return
+        name = self.waiting()[0]
+        self.begin_training(name, rate)
+        for wer in wers:
+            self.now += 10.0
+            if self.alive and name in self.running:
+                self.measure(name, wer)
 
     def measure(self, name: str, wer: float, *, later: bool = False) -> None:
         """A trial evaluates, asks what follows, saves that (`later`, where it goes on), and ends where it shall."""
-        assert self.callback is not None
         self.save(name)
         place = self.running[name]
         result = {"wer": wer, "cer": wer / 3, "eval_loss": 0.5, "samples_seen": RUNGS[place]}
         result |= {"epoch": RUNGS[place] / 800, "finished": float(place == 2), "step": 1.0}
         result |= {"train_seconds": 10.0, "train_samples": 100.0}
         follows = self.callback.receive(name, EVALUATED, result, 0.0)
-        assert follows["goes_on"] or name not in self.saves
         self.running[name] += 1
         if follows["keep"]:
             self.saves[name] = (RUNGS[place], wer, follows["keep"])
@@ -349,49 +340,35 @@ class SearchMachine(RuleBasedStateMachine):
 
     def save(self, name: str) -> None:
         """A trial's process writes what it was told to keep, and tells of it."""
-        assert self.callback is not None
         if name not in self.saves:
             return
         seen, wer, keep = self.saves.pop(name)
         folder = self.callback.receive(name, START, {}, 0.0)["folder"]
         path = CheckpointFiles(self.plan.experiment_folder).name(folder, seen)
-        written = self.plan.folder / f"{path}.partial"
+        written = self.plan.folder / path
+        shutil.rmtree(written, ignore_errors=True)
         written.mkdir(parents=True)
-        content = {
-            "weights": ("model.safetensors",),
-            "all": ("model.safetensors", "optimizer.pt"),
-            "errors": (),
-        }
-        for file in ("config.json", *content[keep]):
+        files = {"errors": [], "weights": ["model.safetensors"], "all": ["model.safetensors", "optimizer.pt"]}
+        for file in ("config.json", *files[keep]):
             (written / file).write_text(str(wer))
-        (written / "utterances.json").write_text(
-            json.dumps({"word_errors": [int(wer)] * 10, "words": [100] * 10})
-        )
-        shutil.rmtree(self.plan.folder / path, ignore_errors=True)
-        written.rename(self.plan.folder / path)
-        if self.dies():  # between its name and the event
-            raise Killed
+        clips = {"word_errors": [int(wer)] * 10, "words": [100] * 10}
+        (written / "utterances.json").write_text(json.dumps(clips))
+        self.may_die()  # between its name and the event
         told = {"checkpoint": path, "samples_seen": seen, "epoch": seen / 800, "keep": keep}
         self.callback.receive(name, SAVED, told, 0.0)
 
-    @precondition(lambda self: self.experiment is not None and self.saves)
-    @rule(data=st.data())
+    @action("saves", data=st.data())
     def save_now(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(sorted(self.saves)))
-        with self.driver():
-            self.save(name)
+        self.save(data.draw(st.sampled_from(sorted(self.saves))))
 
-    @precondition(lambda self: self.experiment is not None and self.running)
-    @rule(data=st.data(), again=st.booleans(), late=st.booleans())
+    @action("running", data=st.data(), again=st.booleans(), late=st.booleans())
     def fail(self, data: st.DataObject, again: bool, late: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.running)))
-        with self.driver():
-            if self.alive:
-                self.lose(name, again=again, late=late)
+        if self.alive:
+            self.lose(name, again=again, late=late)
 
     def lose(self, name: str, *, again: bool, late: bool = False) -> None:
         """A training fails; a process of it may be killed later, and tell of what it saved meanwhile."""
-        assert self.callback is not None
         (self.callback.on_trial_recover if again else self.callback.on_trial_error)(0, [], self.trial(name))
         if late:
             self.save(name)
@@ -400,59 +377,40 @@ class SearchMachine(RuleBasedStateMachine):
         if again:
             self.goes_from(name)
 
-    @precondition(lambda self: self.experiment is not None)
-    @rule(failures=st.sampled_from([1, 3]), seconds=st.sampled_from([0, 0, 5000, 30_000]))
+    @action(failures=st.sampled_from([1, 3]), seconds=st.sampled_from([0, 0, 5000, 30_000]))
     def break_down(self, failures: int, seconds: float) -> None:
         """A machine on which every training fails: three in a row end a search, and hours pass that end its budget."""
-        self.clock.now += seconds
-        with self.driver():
-            for _ in range(failures):
-                if not self.alive or not (self.running or self.waiting()):
-                    return
-                assert self.callback is not None
+        self.now += seconds
+        for _ in range(failures):
+            if self.alive and (self.running or self.waiting()):
                 name = min(self.running, default="") or self.waiting()[0]
                 if name not in self.running:
                     self.begin_training(name)
-                del self.running[name]
-                self.saves.pop(name, None)
-                self.callback.on_trial_error(0, [], self.trial(name))
+                self.lose(name, again=False)
 
-    @precondition(lambda self: self.experiment is not None)
-    @rule()
+    @action()
     def go_on(self) -> None:
         """As `_search` does where a stage has come to its end."""
-        with self.driver():
-            left = not self.is_over and (self.running or self.waiting())
-            if left:
+        if self.alive and (self.running or self.waiting()):
+            return
+        self.stop_trainings()
+        if not self.final:
+            if self.state.over is None and self.state.all_ended:
+                self.experiment.log.append(TrialsOver())
+            over = self.state.over is not None
+            if over and plan_final_round(self.experiment, 0) and self.state.open_repeats:
+                self.look()
                 return
-            self.running.clear()
-            self.saves.clear()
-            assert self.experiment is not None
-            if not self.final:
-                if self.state.over is None and self.state.all_ended:
-                    self.experiment.log.append(TrialsOver())
-                if (
-                    self.state.over is not None
-                    and plan_final_round(self.experiment, 0)
-                    and self.state.open_repeats
-                ):
-                    self.look()
-                    return
-            self.average()
-            self.end()
-
-    def average(self) -> None:
-        """The mean that is left; some are better than what they are of, some cannot be made."""
-        assert self.experiment is not None
         if compare(self.experiment):
             measure_average(self.experiment, self.measure_mean, lambda _: None)
             assert not self.state.open_average
+        self.end()
 
     def measure_mean(
         self, config: dict[str, Any], checkpoints: Sequence[str], name: str, most_wer: float
     ) -> Measured:
-        if self.dies():
-            raise Killed
+        """Some means are better than what they are of, some cannot be made."""
+        self.may_die()
         for path in checkpoints:
             assert (self.plan.folder / path / "model.safetensors").is_file()
         wer = {0: most_wer + 1, 1: most_wer - 2, 2: most_wer}.get(self.state.events % 4)
@@ -465,12 +423,10 @@ class SearchMachine(RuleBasedStateMachine):
             for file in ("config.json", "model.safetensors"):
                 (place / file).write_text(str(wer))
             files.complete(place, name, {})
-        if self.dies():  # between its name and the event
-            raise Killed
+        self.may_die()  # between its name and the event
         return Measured({"wer": wer, "cer": wer / 3, "loss": 0.5, "clips": 10.0}, wer <= most_wer)
 
-    @precondition(lambda self: self.experiment is not None)
-    @rule(wer=WERS, operations=st.integers(0, 5), torn=st.sampled_from([0.0, 0.5, 1.0]))
+    @action(wer=WERS, operations=st.integers(0, 5), torn=st.sampled_from([0.0, 0.5, 1.0]))
     def train_all_and_die(self, wer: float, operations: int, torn: float) -> None:
         """Nothing is left to train, and the driver is killed in the end of the search."""
         self.train_all(wer)
@@ -487,8 +443,11 @@ class SearchMachine(RuleBasedStateMachine):
                 else:
                     self.begin_training(self.waiting()[0])
 
-    @precondition(lambda self: self.experiment and self.plan.options.n_finalists and not self.state.chosen)
-    @rule(wer=WERS, more=st.integers(1, 3))
+    @property
+    def undecided(self) -> bool:
+        return bool(self.plan.options.n_finalists and not self.state.chosen)
+
+    @action("undecided", wer=WERS, more=st.integers(1, 3))
     def come_to_the_end_and_add_trials(self, wer: float, more: int) -> None:
         """All that was asked for is done, the final round too, and then more trials are wanted."""
         for _ in ("trials", "repeats"):
@@ -498,45 +457,36 @@ class SearchMachine(RuleBasedStateMachine):
                 self.go_on()
         if self.experiment is None:
             self.resume(more, None, None, None)
-        with self.driver():
-            if self.experiment is not None and self.alive and self.waiting():
-                self.begin_training(self.waiting()[0])
+        if self.alive and self.waiting():
+            self.begin_training(self.waiting()[0])
 
-    @precondition(lambda self: self.experiment is not None)
-    @rule()
+    @action()
     def interrupt(self) -> None:
         """Ctrl-C."""
-        with self.driver():
-            self.running.clear()
-            self.saves.clear()
-            self.end()
+        self.stop_trainings()
+        self.end()
 
     def end(self) -> None:
-        assert self.experiment is not None
         dropped = [run.trial_id for run in self.state.runs if run.weights_dropped]
         choose_export(self.experiment, self.refuse)
         finish(self.experiment, self.refuse)
         failed = self.state.over is not None and self.state.over.reason == "failures"
         if self.state.open_repeats or self.state.open_average or failed:
             assert dropped == [run.trial_id for run in self.state.runs if run.weights_dropped]
-        results = json.loads((self.plan.folder / RESULTS_FILE).read_text())
-        assert results == json.loads(json.dumps(self.results()))
+        written = json.loads((self.plan.folder / RESULTS_FILE).read_text())
+        made_again = results_of(self.plan.experiment_folder, read_log(self.plan.folder / EVENTS_FILE))
+        assert written == json.loads(json.dumps(made_again))
         self.experiment.close()
         self.experiment = self.callback = None
 
     def refuse(self, text: str) -> None:
         raise AssertionError(text)
 
-    def results(self) -> dict[str, Any]:
-        """Made again from the file."""
-        return results_of(self.plan.experiment_folder, read_log(self.plan.folder / EVENTS_FILE))
-
     # -- its interruptions --------------------------------------------------------------------------------------
 
-    @rule(operations=st.integers(0, 6), torn=st.sampled_from([0.0, 0.5, 0.99, 1.0]))
+    @action(operations=st.integers(0, 6), torn=st.sampled_from([0.0, 0.5, 0.99, 1.0]))
     def kill_soon(self, operations: int, torn: float) -> None:
-        if self.experiment is not None:
-            self.kill_after, self.torn = operations, torn
+        self.kill_after, self.torn = operations, torn
 
     @precondition(lambda self: self.experiment is None)
     @rule()
@@ -557,9 +507,9 @@ class SearchMachine(RuleBasedStateMachine):
         wanted = {"trials": max(1, asked.trials + more) if more >= 0 else None}
         wanted |= {"repeats": repeats, "finalists": finalists}
         given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
-        given |= {"budgets": {"seconds": seconds}} if seconds else {}
+        again = {"seconds": seconds} if seconds else {}
         try:
-            resumed = resume("x", self.storage, given)
+            resumed = resume("x", self.storage, given | ({"budgets": again} if again else {}))
         except ExperimentError as error:
             if "have begun" not in str(error):
                 assert "have ended" in str(error)
@@ -567,26 +517,19 @@ class SearchMachine(RuleBasedStateMachine):
                 assert (self.plan.folder / RESULTS_FILE).is_file()
             return
         self.experiment, self.plan = resumed.experiment, resumed.plan
-        self.experiment.log._clock = self.clock.time
-        self.check_options(asked, given, seconds)
+        options = self.plan.options
+        assert options.budgets == dataclasses.replace(asked.budgets, **again)
+        assert options.n_finalists == given.get("finalists", asked.n_finalists)
+        assert options.repeats == given.get("repeats", asked.repeats)
         with self.driver():
             if resumed.only_finish:
+                self.experiment.log._clock = self.time
                 self.end()
                 return
-            self.experiment.log.append(self.session_started())
+            self.begin_session()
             remove_dropped(self.experiment, self.refuse)
             remove_unnamed_checkpoints(self.experiment, self.refuse)
             self.look()
-
-    def check_options(self, asked: Any, given: dict[str, Any], seconds: float | None) -> None:
-        """Only what was given again has changed."""
-        request = self.plan.options
-        again = {"seconds": seconds} if seconds else {}
-        assert request.budgets == dataclasses.replace(asked.budgets, **again)
-        if "finalists" not in given:
-            assert request.n_finalists == asked.n_finalists
-        if "repeats" not in given:
-            assert request.repeats == asked.repeats
 
     # -- what holds after every step ----------------------------------------------------------------------------
 

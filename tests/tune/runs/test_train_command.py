@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from demo_search import NAME, demo_experiment
-from made_logs import MadeLog
+from made_experiments import MadeLog
 from plans import training_plan
 from processes import tune_whisper
 from search_process import Search, results, state
@@ -55,9 +55,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "resume of nothing": (["--resume", "earler"], ["earler", "earlier"]),
     "from nothing": (["--from", "earler"], ["earler", "earlier"]),
     "no such trial": (["--from", "earlier", "--trial", "7"], ["007", "001, 002"]),
-    "trial alone": (["--trial", "7"], ["--trial", "--from"]),
     "on alone": (["--on", "train+validation"], ["--on", "--from"]),
-    "on something": (["--from", "earlier", "--on", "test"], ["--on", "train+validation"]),
     "train_on by set": (["--set", "train_on=train+validation"], ["--set train_on", "--from and --on"]),
     "on without test": (
         ["--from", "earlier", "--on", "train+validation"],
@@ -65,7 +63,6 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "shared gpu": (["--gpus-per-worker", "0.5", "--workers", "2"], ["--gpus-per-worker 0.5", "--workers 1"]),
     "name taken": (["--name", "earlier"], ["--name earlier", "exists", "--resume earlier"]),
-    "bad name": (["--name", "a b"], ["--name 'a b'"]),
     "no deepspeed file": (["--deepspeed", "none.json"], ["--deepspeed", "none.json", "ds_config.json"]),
 }
 """Arguments of each mistake, and what its line must say."""
@@ -112,7 +109,7 @@ def test_two_workers_with_deepspeed_go_on_after_the_driver_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, experiment = tmp_path, tmp_path / "experiments" / "one"
-    words = ["--name", "one", "--epochs", "3", "--set", "evaluations=3", "--workers", "2", *SMALL]
+    words = ["--name", "one", "--epochs", "2", "--set", "evaluations=2", "--workers", "2", *SMALL]
     training = Search(folder, "train", *words, "--deepspeed", "ds_config_zero3.json")
     checkpoint = training.wait_for(lambda: state(experiment).get("001", {}).get("last_checkpoint"))
     os.kill(training.process.pid, signal.SIGKILL)
@@ -126,7 +123,7 @@ def test_two_workers_with_deepspeed_go_on_after_the_driver_was_killed(
     assert "the training goes on after" in printed
     (trial,) = found["trials"]
     assert (trial["trial_id"], trial["status"], trial["effective_batch_size"]) == ("001", "completed", 16)
-    assert [row["samples_seen"] for row in trial["evaluations"]] == [32, 64, 96]
+    assert [row["samples_seen"] for row in trial["evaluations"]] == [32, 64]
     assert found["best"]["wer"] == min(row["wer"] for row in trial["evaluations"])
     assert "8 x 1 x 2 = 16" in printed
     assert f"WER {found['best']['wer']:6.2f} %" in printed

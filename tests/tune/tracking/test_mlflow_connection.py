@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_logs import MadeLog
+from made_experiments import MadeLog
 
 from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
 from tune.util.environment import worker_environment

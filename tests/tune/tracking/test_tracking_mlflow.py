@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_logs import BEGAN, TRAINING, MadeLog
+from made_experiments import BEGAN, TRAINING, MadeLog
 from mlflow_server import children, client_of, only_parent, steps
 
 from tune.experiments.events import (
@@ -27,7 +27,6 @@ from tune.search.finalists import FinalistScore, Verdict
 from tune.tracking.mlflow import POSITION, MlflowStore
 from tune.tracking.mlflow_connection import open_store
 from tune.tracking.mlflow_runs import PARENT
-from tune.tracking.mlflow_texts import experiment_note
 from tune.util.errors import TrackingError
 
 
@@ -273,20 +272,6 @@ def test_a_single_training_is_one_run(tmp_path: Path, database: str) -> None:
     assert {100, 200} < set(steps(client, run.info.run_id, "loss"))
     assert run_ids(made.folder) == {"001": run.info.run_id}
     assert TRIALS_VIEW_TAG in experiment.tags
-
-
-def test_a_search_that_measured_nothing_and_was_interrupted(tmp_path: Path) -> None:
-    made = MadeLog(tmp_path / "made")
-    made.session(trials=1)
-    assert experiment_note(made.saved, "").endswith("language `en` best by WER, still running.")
-    made.begin("001")
-    made.end("001", "failed", "ValueError: no such column")
-    made.finish("interrupted")
-    text = experiment_note(made.saved, " --storage x")
-    assert "\nNo trial reached an evaluation.\n" in text
-    assert ". **It was interrupted**; `--resume` goes on with it." in text
-    assert "\ntune-whisper --resume made --storage x\ntune-whisper report made --storage x\n" in text
-    assert "export" not in text
 
 
 @pytest.mark.parametrize("which", ["of a trial", "of the search"])

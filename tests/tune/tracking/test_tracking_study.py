@@ -9,7 +9,7 @@ from typing import Any
 
 import optuna
 import pytest
-from made_logs import MadeLog, sync_in_steps
+from made_experiments import MadeLog
 from optuna.trial import TrialState
 
 from tune.experiments.events import TrialEnded, TrialProposed, TrialStarted
@@ -42,7 +42,7 @@ def in_one_go(made: MadeLog, folder: Path) -> list[tuple[Any, ...]]:
     """What a study has to hold: that of another store, which got the whole log at once."""
     whole = MadeLog(folder / "exp")
     whole.log.path.write_bytes(made.log.path.read_bytes())
-    sync_in_steps(store_of(whole), whole)
+    store_of(whole).sync(whole.log_at())
     return held(whole)
 
 
@@ -55,13 +55,13 @@ def test_it_holds_what_the_log_says(made: MadeLog) -> None:
     store.sync(Log(made.experiment))
     assert not (made.folder / STUDY_FILE).exists(), "before the first event"
     made.four()
-    settings = made.saved_at().state.records["001"].config
+    settings = made.saved.state.records["001"].config
     made.log.append(TrialProposed(trial_id="average", config=settings, kind="average"))
     made.begin("001-r1", seed=1)
     made.measure("001-r1", 3200, 5.0)
     made.end("001-r1", "completed")
     made.finish()
-    sync_in_steps(store, made)
+    store.sync(made.log_at())
     found = study(made)
     assert found.direction == optuna.study.StudyDirection.MINIMIZE
     told = [(trial.user_attrs["trial_id"], trial.state, trial.values) for trial in found.trials]
@@ -74,7 +74,7 @@ def test_it_holds_what_the_log_says(made: MadeLog) -> None:
     assert [trial.params["learning_rate"] for trial in found.trials] == [1e-3, 2e-3, 3e-3, 4e-3]
     measured = [{384: 30.0, 1088: 11.0, 3200: 12.0}, {384: 70.0}, {}, {}]
     assert [trial.intermediate_values for trial in found.trials] == measured
-    assert found.trials[0].distributions == made.saved_at().space.to_optuna()  # type: ignore[union-attr]
+    assert found.trials[0].distributions == made.saved.space.to_optuna()  # type: ignore[union-attr]
     events = {(type(entry.event), getattr(entry.event, "trial_id", "")): entry for entry in made.entries}
     assert found.trials[0].datetime_start.timestamp() == events[TrialStarted, "001"].time
     assert found.trials[0].datetime_complete.timestamp() == events[TrialEnded, "001"].time
@@ -88,18 +88,19 @@ def test_none_is_left_running_and_those_that_go_on_run_again(made: MadeLog) -> N
     store.sync(made.log_at())
     assert held(made)[4][:3] == (RUNNING, None, {384: 40.0})
     made.finish()
-    sync_in_steps(store, made, [len(made.entries) - 1])
+    store.sync(made.log_at(len(made.entries) - 1))
+    store.sync(made.log_at())
     before = held(made)
     assert before[4][:3] == (FAIL, None, {384: 40.0})
     made.session()
-    sync_in_steps(store_of(made), made)
+    store_of(made).sync(made.log_at())
     assert held(made)[:4] == before[:4]
     assert held(made)[4][:3] == (RUNNING, None, {384: 40.0})
     made.measure("005", 1088, 10.5)
     made.measure("005", 3200, 10.0)
     made.end("005", "completed")
     made.finish()
-    sync_in_steps(store_of(made), made)
+    store_of(made).sync(made.log_at())
     assert held(made)[4][:3] == (COMPLETE, [10.0], {384: 40.0, 1088: 10.5, 3200: 10.0})
 
 
@@ -140,7 +141,7 @@ def test_what_a_killed_process_or_a_disk_left_is_written_anew(
     made.begin("005")
     made.measure("005", 384, 40.0)
     began = time.monotonic()
-    sync_in_steps(store if how == "removed" else store_of(made), made)
+    (store if how == "removed" else store_of(made)).sync(made.log_at())
     assert time.monotonic() - began < 10
     assert held(made) == in_one_go(made, tmp_path / "whole")
     assert not os.path.lexists(lock)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_logs import BEGAN, MadeLog, sync_in_steps
+from made_experiments import BEGAN, MadeLog
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
@@ -52,7 +52,7 @@ def store_of(made: MadeLog) -> TensorBoardStore:
 def check(made: MadeLog) -> None:
     """Everything that the log folds to is there, once."""
     board = Board(made)
-    for run in made.saved_at().state.runs:
+    for run in made.saved.state.runs:
         points = board.points(run.trial_id, "wer") if run.evaluations else []
         assert [(step, pytest.approx(wer)) for step, wer, _ in points] == run.evaluations
         assert board.settings(run.trial_id) == {"seed": 0, **run.config}
@@ -66,7 +66,9 @@ def test_its_own_reader_finds_what_the_log_says(made: MadeLog) -> None:
     made.begin("005", spec_augment=True, scheduler_type="cosine")
     made.measure("005", 384, 40.0)
     made.begin("006", lora_rank=None)
-    sync_in_steps(store_of(made), made, range(len(made.entries)))
+    store = store_of(made)
+    for events in range(1, len(made.entries) + 1):
+        store.sync(made.log_at(events))
     board = Board(made)
     settings = board.settings("006")
     assert settings["lora_rank"] == "null"
@@ -79,13 +81,13 @@ def test_its_own_reader_finds_what_the_log_says(made: MadeLog) -> None:
 
 def test_a_new_store_begins_anew(made: MadeLog) -> None:
     made.four()
-    sync_in_steps(store_of(made), made)
+    store_of(made).sync(made.log_at())
     (old,) = (made.folder / FOLDER / "001").iterdir()
     old.write_bytes(old.read_bytes()[:-7])  # killed in the middle of a record
     made.session()
     made.begin("005")
     made.measure("005", 384, 40.0)
-    sync_in_steps(store_of(made), made)
+    store_of(made).sync(made.log_at())
     assert not old.exists()
     check(made)
 

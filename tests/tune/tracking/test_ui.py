@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
+import contextlib
+import re
 import signal
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from made_logs import MadeLog
-from mlflow_server import DIRECT, running_ui, search_runs
+from made_experiments import MadeLog
+from mlflow_server import DIRECT, answers, children, client_of, only_parent, wait_for
 from processes import free_port
 
 from tune.cli import main
@@ -41,10 +45,25 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return storage
 
 
-def write_experiment(folder: Path, uri: str) -> None:
-    made = MadeLog(folder, uri)
-    made.session()
-    made.close()
+@contextlib.contextmanager
+def running_ui(storage: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command in a process of its own, as a terminal starts it, and the address that it prints."""
+    port = free_port()
+    words = ["ui", "--storage", str(storage), "--port", str(port)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-m", "tune", *words], cwd=ROOT, **pipes)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.fullmatch(
+            rf"MLflow UI for new one: (http://127\.0\.0\.1:{port}/#/experiments/1/\S+)\n", line
+        )
+        assert found, line
+        wait_for(lambda: process.poll() is not None or answers(f"http://127.0.0.1:{port}"), 120)
+        yield process, found[1]
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 def processes_with(words: str) -> list[str]:
@@ -54,24 +73,23 @@ def processes_with(words: str) -> list[str]:
 
 
 def test_it_serves_until_it_is_told_to_stop(storage: Path) -> None:
-    port = free_port()
-    with running_ui(storage, port) as (process, url):
+    with running_ui(storage) as (process, url):
         base = url.split("/#/")[0]
-        assert base == f"http://127.0.0.1:{port}"
+        served = f"--host 127.0.0.1 --port {base.rpartition(':')[2]}"
         with DIRECT.open(base) as page:
             assert b"<title>MLflow</title>" in page.read()
-        runs = search_runs(base, 'tags.role = "trial"')
-        assert [run["info"]["run_name"].split()[0] for run in runs] == ["001", "002", "003", "004"]
-        parent = search_runs(base, 'tags.role = "experiment"')[0]["info"]["run_id"]
+        client = client_of(base)
+        parent = only_parent(client, "new one")
+        assert set(children(client, parent)) == {"001", "002", "003", "004"}
         with DIRECT.open(f"{base}/get-artifact?path=experiment.yaml&run_uuid={parent}") as artifact:
             assert artifact.read() == (storage / "new one" / "experiment.yaml").read_bytes()
-        assert len(processes_with(f"--host 127.0.0.1 --port {port}")) == 2  # mlflow and its one worker
+        assert len(processes_with(served)) == 2  # mlflow and its one worker
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=200)
     assert process.returncode == 0
     assert errors.startswith("It is there in some seconds; Ctrl-C ends it.\n")
     assert "Traceback" not in output + errors
-    assert processes_with(f"--host 127.0.0.1 --port {port}") == []
+    assert processes_with(served) == []
 
 
 def refused(capsys: pytest.CaptureFixture[str], storage: Path, *words: object) -> str:
@@ -90,32 +108,10 @@ def test_a_port_that_is_taken(storage: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_folder_that_was_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_experiment(tmp_path / "moved", f"sqlite:///{tmp_path}/before/mlflow.db")
+    MadeLog(tmp_path / "moved", f"sqlite:///{tmp_path}/before/mlflow.db").session()
     told = refused(capsys, tmp_path, "moved")
     assert "its MLflow store " in told and "before/mlflow.db is gone" in told
     MadeLog(tmp_path / "own").session()
     own = ExperimentFolder("own", (tmp_path / "own").rename(tmp_path / "elsewhere"))
     (own.path / "mlflow.db").touch()
     assert Experiment.read(own).tracking_uri == default_tracking_uri(own.path)
-
-
-@pytest.mark.slow
-@pytest.mark.occasional
-@pytest.mark.skipif(not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs Chromium")
-def test_a_browser_shows_wer_and_settings_side_by_side(storage: Path, tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("screenshot", ROOT / "docs" / "screenshot.py")
-    assert spec is not None
-    assert spec.loader is not None
-    screenshot = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(screenshot)
-    with running_ui(storage, free_port()) as (_, url), screenshot.chromium(2000, 2000) as browser:
-        compared = screenshot.photograph_compare_view(
-            browser, screenshot.compare_url(url), str(tmp_path / "compare.png")
-        )
-        listed = screenshot.photograph_list(browser, url, str(tmp_path / "list.png"))
-    assert "Comparing 4 Runs from 1 Experiment" in compared
-    for text in (compared, listed):
-        for word in (*SETTINGS, "wer", "001 lr=0.0001", "004 lr=0.0004"):
-            assert word[:13] in text  # the list cuts long names
-    assert "early_stopped" in listed
-    assert (tmp_path / "compare.png").stat().st_size > 50_000

@@ -156,13 +156,6 @@ def test_main_memory_that_runs_out_is_told_in_a_line(tmp_path: Path) -> None:
     assert search.log.splitlines()[-1].startswith("error: main memory (RAM) ran out on node ")
 
 
-def trial_process(search: Search) -> psutil.Process:
-    """The one in which its only trial is trained."""
-    processes = family(psutil.Process(search.process.pid))
-    (found,) = [each for each in processes if each.name().startswith("ray::ImplicitFunc")]
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.occasional
 def test_a_worker_is_killed_and_the_data_go_away(tmp_path: Path) -> None:
@@ -175,11 +168,13 @@ def test_a_worker_is_killed_and_the_data_go_away(tmp_path: Path) -> None:
     search = Search(tmp_path, *words.split(), *clips, "--data", "recordings")
     search.wait_for("trial 001 epoch")
     shutil.rmtree(tmp_path / "recordings")
-    trial_process(search).kill()
+    processes = family(psutil.Process(search.process.pid))
+    (trial,) = [each for each in processes if each.name().startswith("ray::ImplicitFunc")]
+    trial.kill()
     assert search.end() == 0, search.log
     found = results(tmp_path / "experiments" / "x")["trials"]
     assert [found[0]["status"], len(found)] == ["failed", 3]
-    assert {trial["status"] for trial in found[1:]} <= {"completed", "early_stopped"}
+    assert {each["status"] for each in found[1:]} <= {"completed", "early_stopped"}
     assert "trial 001 failed: The actor died unexpectedly" in search.log
     assert "Traceback" not in search.log
     assert "actor died" in found[0]["error"]
