@@ -75,7 +75,8 @@ class MadeLog:
     def __init__(self, folder: Path, uri: str | None = None, **settings: Any) -> None:
         """`settings` are fields of `Prepared` and `SearchOptions`."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.experiment = folder, ExperimentFolder(folder.name, folder)
+        self.name, self.folder = folder.name, folder
+        self.experiment = ExperimentFolder(self.name, folder)
         self.uri = uri or default_tracking_uri(folder)
         self.now, self.tick = BEGAN, 1.0
         """Seconds since the epoch, and those that pass with everything that is written."""
@@ -93,11 +94,6 @@ class MadeLog:
     def _time(self) -> float:
         self.now += self.tick
         return self.now
-
-    @property
-    def name(self) -> str:
-        """The experiment's."""
-        return self.folder.name
 
     @property
     def saved(self) -> Experiment:

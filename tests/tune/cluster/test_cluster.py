@@ -95,27 +95,22 @@ def test_addresses_that_a_search_cannot_join(
     assert "hush" not in error
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        (
-            "RAY_ADDRESS",
-            "http://head:8265",
-            "RAY_ADDRESS=http://head:8265: a search runs on a node of the cluster; ",
-        ),
-        ("RAY_TMPDIR", None, "Ray cannot be started with its files in "),
-    ],
-)
+UNUSABLE = {
+    "RAY_ADDRESS": ("http://head:8265", "RAY_ADDRESS=.*: a search runs on a node .* or unset RAY_ADDRESS"),
+    "RAY_TMPDIR": ("{}/" + 60 * "a", "Ray cannot be started with .* set RAY_TMPDIR to a folder"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
 def test_the_environment_of_another_program_is_told_in_one_line(
-    name: str, value: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    value, told = UNUSABLE[name]
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv(name, value or str(tmp_path / (60 * "a")))
-    with pytest.raises(ResourceError) as raised, ray_session(Console(quiet=True)):
+    monkeypatch.setenv(name, value.format(tmp_path))
+    with pytest.raises(ResourceError, match=told) as raised, ray_session(Console(quiet=True)):
         pass
-    assert str(raised.value).startswith(told)
-    assert str(raised.value).count("\n") == 0
-    assert f"or unset {name}" in str(raised.value) or f"set {name} to a folder" in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 CHILD = """

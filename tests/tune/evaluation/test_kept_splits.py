@@ -82,9 +82,16 @@ def write_table(path: Path, rows: list[dict[str, str]]) -> None:
         writer.writerows(rows)
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, feature_cache: Path) -> Search:
+    return Search(tmp_path_factory.mktemp("search"), feature_cache)
+
+
 @pytest.fixture
-def search(tmp_path: Path, feature_cache: Path) -> Search:
-    return Search(tmp_path, feature_cache)
+def search(made: Search) -> Search:
+    """With the table that it was made on."""
+    made.write(made.rows[:CLIPS])
+    return made
 
 
 def names(found: dict[str, Any]) -> set[str]:
@@ -127,11 +134,11 @@ def test_audio_that_was_trained_on_is_left_out_of_other_data(search: Search, tmp
     assert note.startswith(f"WARNING: {whole['clips'] - found['clips']} of {whole['clips']} clips")
 
 
-def test_clips_that_the_checkpoint_was_chosen_by_are_told(search: Search, tmp_path: Path) -> None:
+def test_clips_that_the_checkpoint_was_chosen_by_are_told(search: Search) -> None:
     """They are a test split in a table of their own."""
     rows = [row for row in search.rows if row["audio"] in search.splits["validation"]]
-    write_table(tmp_path / "test.csv", rows)
-    found = search.evaluate("made", "--data", str(tmp_path / "test.csv"), "--split", "all")
+    write_table(search.folder / "test.csv", rows)
+    found = search.evaluate("made", "--data", str(search.folder / "test.csv"), "--split", "all")
     assert not any("were chosen by" in note for note in search.evaluate("made")["notes"])
     assert any(f"of made were chosen by {len(rows)} of these clips" in note for note in found["notes"])
 

@@ -1,4 +1,4 @@
-"""Records of the trials, and the time that is left."""
+"""Records of the trials: what a trial goes on from, and their order."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from tune.search.finalists import choose_finalists
 from tune.search.records import Records, Trial, trial_order
 
 
-def evaluation(samples: int, wer: float) -> dict[str, float]:
-    return {"samples_seen": samples, "wer": wer, "cer": wer / 2, "epoch": samples / 100}
-
-
 def test_a_best_checkpoint_of_weights_alone_is_nothing_to_go_on_from() -> None:
     record = Trial("001-r1", {})
     resumable = []
     saves = [("a", 40.0, "weights"), ("b", 30.0, "all"), ("c", 20.0, "weights"), ("d", 25.0, "all")]
     for rung, (name, wer, keep) in enumerate(saves, 1):
-        record.add_evaluation(evaluation(100 * rung, wer), keep=keep)  # type: ignore[arg-type]
+        record.add_evaluation({"samples_seen": 100 * rung, "wer": wer, "epoch": rung}, keep=keep)  # type: ignore[arg-type]
         record.add_saved(100 * rung, 1.0, name, keep)  # type: ignore[arg-type]
         resumable.append("".join(record.resumable))
     assert resumable == ["", "b", "b", "db"], "with a second choice, as the best one is none"
