@@ -27,3 +27,8 @@ class DiskFullError(UserError):
 
 class DivergedError(UserError):
     """The model's loss is no finite number."""
+
+
+def one_line(error: BaseException, most: int = 300) -> str:
+    """What an error of a library says, on one line; its type where it says nothing."""
+    return " ".join(str(error).split())[:most] or type(error).__name__

@@ -13,9 +13,9 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -25,6 +25,8 @@ from trainer.errors import ConfigError, DataError
 from trainer.yaml_nodes import Problems, compose, items, line_of, nearest, scalar
 
 SUFFIXES = (".yaml", ".yml")
+MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+"""Of tables; where there are several of one name the first is taken."""
 SOURCE_SETTINGS = (
     *("data", "data_config", "train_split", "validation_split", "test_split"),
     *("audio_column", "text_column", "language_column", "task_column", "row_filter"),
@@ -35,6 +37,7 @@ SOURCE_SETTINGS = (
 WEIGHT = "weight"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _OTHER_NAMES = {"path": "data", "split": "train_split", "filter": "row_filter", "config": "data_config"}
+_Loaded = TypeVar("_Loaded")
 _EXAMPLE = "as in sources: {own: {data: recordings/}}"
 
 
@@ -59,9 +62,17 @@ class Mix:
     def names(self) -> str:
         return ", ".join(source.name for source in self.sources)
 
-    def config(self, source: Source, config: TrainConfig) -> TrainConfig:
-        """The settings with which the clips of a source are loaded, as a data set of its own."""
-        return config.replace(source_weights=None, **source.settings)
+    def load_each(
+        self, config: TrainConfig, load: Callable[[TrainConfig, Source], _Loaded]
+    ) -> tuple[list[_Loaded], list[str]]:
+        """What is loaded of each source as a data set of its own, and a line for each that cannot be used."""
+        loaded, problems = [], []
+        for source in self.sources:
+            try:
+                loaded.append(load(config.replace(source_weights=None, **source.settings), source))
+            except (ConfigError, DataError) as error:
+                problems.append(f"{self.location(source)}: {error}")
+        return loaded, problems
 
     def location(self, source: Source) -> str:
         """Where a source stands, for what is wrong with it: `mix.yaml:4: own`."""
@@ -162,13 +173,15 @@ def _source(name: str, name_node: yaml.Node, node: yaml.Node, folder: Path, prob
     return Source(name, line, settings, weight)
 
 
-_TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+def is_hub_name(data: str) -> bool:
+    """Whether this may be a data set of the hub, where it is nothing here."""
+    named = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", data)
+    return named is not None and not data.lower().endswith(MANIFEST_SUFFIXES)
 
 
 def _from(folder: Path, data: str) -> str:
     """Data as a source names it, paths relative to the file's folder; names of the hub as they are."""
     path = folder / data
-    of_hub = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", data) and not data.lower().endswith(_TABLES)
-    if data == "demo" or data.startswith(("/", "~")) or (of_hub and not path.exists()):
+    if data == "demo" or data.startswith(("/", "~")) or (is_hub_name(data) and not path.exists()):
         return data
     return os.path.normpath(path)

@@ -14,14 +14,13 @@ from trainer.data.columns import (
     Origin,
     Part,
     cell_text,
-    find_text_column,
     language_filter,
     named,
-    other_text_columns,
     parse_row_filter,
     select_parts,
     shown,
     some,
+    text_column_note,
     values_of,
 )
 from trainer.data.drops import HELD_OUT, Drop, check_tokens, check_usable, empty_text, is_usable
@@ -71,18 +70,15 @@ class ClipTable:
     @property
     def epoch_samples(self) -> float:
         """Samples in an epoch of the training clips by their own weights, on average; of a stream about as many."""
-        return (
-            self.stream.epoch_samples
-            if self.stream
-            else sum(clip.origin.weight for clip in self.splits["train"])
-        )
+        if self.stream:
+            return self.stream.epoch_samples
+        return sum(clip.origin.weight for clip in self.splits["train"])
 
 
 def load_clips(config: TrainConfig, *, window: float | None = None, refuse_tokens: bool = True) -> ClipTable:
     """The clips of `config.data`, with filters, splits and limits applied. No audio is read.
 
     Args:
-        config: names data, columns, filters and splits.
         window: seconds beyond which parts of recordings are not joined; by default the window of `config.model`.
         refuse_tokens: whether texts with Whisper's own tokens, which would be taught as text, are an error.
 
@@ -150,26 +146,20 @@ class _Given:
 
 
 def _given_sources(config: TrainConfig, window: float | None) -> list[_Given]:
-    """The sources of a data file.
-
-    Raises:
-        DataError: some cannot be used; a line each.
-    """
-    given, problems, mix = [], [], read_mix(config.data)
-    for name in config.weights.keys() - {source.name for source in mix.sources}:
-        problems.append(f"source_weights: {config.data} has no source {name!r}; it has {mix.names}")
+    """The sources of a data file; a `DataError` with a line for each that cannot be used."""
+    mix = read_mix(config.data)
+    unknown = config.weights.keys() - {source.name for source in mix.sources}
+    problems = [
+        f"source_weights: {config.data} has no source {name!r}; it has {mix.names}" for name in unknown
+    ]
     if not any(config.weights.get(source.name, source.weight) for source in mix.sources):
         problems.append(
             f"source_weights={config.source_weights!r}: the weight of every source of {config.data} is 0, and nothing "
             "is trained on; raise one"
         )
-    for source in mix.sources:
-        try:
-            given.append(_given(mix.config(source, config), origin_of(source), window))
-        except (ConfigError, DataError) as error:
-            problems.append(f"{mix.location(source)}: {error}")
-    if problems:
-        raise DataError("\n".join(problems))
+    given, unusable = mix.load_each(config, lambda own, source: _given(own, origin_of(source), window))
+    if problems or unusable:
+        raise DataError("\n".join(problems + unusable))
     return given
 
 
@@ -193,12 +183,10 @@ def _of_source(source: str, splits: Mapping[str, Sequence[Clip]]) -> dict[str, l
 
 def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
     """The clips of one source in the splits that the data has."""
-    opened = None
     if config.streaming:
-        from trainer.data.streaming.stream import open_stream
+        from trainer.data.streaming.stream import look_at, open_stream
 
-        opened = open_stream(config)
-        tables, notes, roles = opened.tables, opened.notes, opened.held_out
+        tables, roles, shards, notes = open_stream(config)
         parts = {name: _whole(group) for name, group in tables.items()}
     else:
         tables, notes = read_source(config)
@@ -216,7 +204,7 @@ def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
             splits[role] += made
             filter_notes[1:1] = time_notes
     notes += filter(None, filter_notes)
-    notes += _column_note(config, next(table for group in chosen.values() for table, _ in group))
+    notes += text_column_note(config, next(table for group in chosen.values() for table, _ in group))
     unused = [
         f"{shown(name) or '(no name)'} ({sum(len(rows) for _, rows in group):,} clips)"
         for name, group in parts.items()
@@ -234,18 +222,14 @@ def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
             (usable if is_usable(config, clip.text) else silent)[role].append(clip)
     if config.splits is None:
         check_usable(config, _drops(silent), left={role: len(clips) for role, clips in usable.items()})
-    stream = opened.train(wanted) if opened else None
+    stream = look_at(config, shards, wanted) if config.streaming else None
     return _Given(origin.source, config, usable, silent, name_source(origin.source, notes), stream)
 
 
 def _wanted_rows(
     config: TrainConfig, given: Mapping[str, list[Part]]
 ) -> tuple[dict[str, list[Part]], dict[str, list[str]], list[str]]:
-    """The rows of the wanted values and language by role, what they were chosen by, and two notes or empty texts.
-
-    Raises:
-        DataError: nothing is left of a split, or the language is not there.
-    """
+    """The rows of the wanted values and language by role, what they were chosen by, and two notes or empty texts."""
     wanted = parse_row_filter(config.row_filter)
     asked = {role: select_parts(group, wanted) for role, group in given.items()}
     _require_rows(config, given, asked, f"row_filter={config.row_filter!r}", wanted)
@@ -294,9 +278,18 @@ def divide_by_split(config: TrainConfig, tables: Mapping[str, list[Table]]) -> d
     if len(tables) == 1:
         [(name, group)] = tables.items()
         columns = [_split_column(table) for table in group]
-        if (parts := _divide_by_column(group, columns)) and any(parts):
-            if config.splits is None:
-                _check_known(config, [name for name in parts if name], next(filter(None, columns)))
+        if any(columns):
+            parts = _divide_by_column(group, columns)
+            chosen = {getattr(config, f"{role}_split").lower() for role in SPLIT_ALIASES}
+            if config.splits is None and not any(
+                name.lower() in chosen or split_role(name) for name in parts
+            ):
+                values = [name for name in parts if name]
+                raise DataError(
+                    f"data={config.data!r}: column {next(filter(None, columns))} names the splits {some(values)}, none "
+                    f"of which is known; say which are which with train_split={shown(values[0])}, "
+                    "validation_split=..., test_split=..."
+                )
             return parts
         tables = {name or "train": group}
     merged: dict[str, list[Part]] = {}
@@ -319,15 +312,6 @@ def _split_column(table: Table) -> str | None:
         if values and (name in SPLIT_COLUMNS or all(map(split_role, values))):
             return column
     return None
-
-
-def _check_known(config: TrainConfig, values: Sequence[str], column: str | None) -> None:
-    chosen = {getattr(config, f"{role}_split").lower() for role in SPLIT_ALIASES}
-    if not any(value.lower() in chosen or split_role(value) for value in values):
-        raise DataError(
-            f"data={config.data!r}: column {column} names the splits {some(values)}, none of which is known; say which "
-            f"are which with train_split={shown(values[0])}, validation_split=..., test_split=..."
-        )
 
 
 def _whole(group: Iterable[Table]) -> list[Part]:
@@ -366,12 +350,3 @@ def _require_rows(
         raise DataError(
             f"data={config.data!r}: the {role} split is empty; give one that has clips with {role}_split"
         )
-
-
-def _column_note(config: TrainConfig, table: Table) -> list[str]:
-    """Said only where another choice was possible."""
-    text = find_text_column(config, table)
-    others = other_text_columns(config, table, text)
-    if config.text_column is not None or not others:
-        return []
-    return [f"the text is taken from column {text} (text_column may name another: {', '.join(others)})"]

@@ -38,7 +38,7 @@ class Origin:
         return config.replace(**own) if own else config
 
 
-_TASKS = {"transcribe": "transcribe", "translate": "translate"}
+_TASKS = ("transcribe", "translate")
 _QUOTED = 80
 """Characters of a cell that a message may quote."""
 PLAIN = Origin()
@@ -49,18 +49,8 @@ SOURCE_COLUMN = "source"
 #: Usual names, in the order in which they are looked for.
 AUDIO_NAMES = (
     *("audio", "path", "file_name", "file", "filename", "audio_path", "audio_filepath", "audio_file"),
-    *(
-        "audio_filename",
-        "audiofile",
-        "wav",
-        "wav_path",
-        "wav_filename",
-        "file_path",
-        "filepath",
-        "clip",
-        "speech",
-    ),
-    "sound",
+    *("audio_filename", "audiofile", "wav", "wav_path", "wav_filename", "file_path", "filepath", "clip"),
+    *("speech", "sound"),
 )
 TEXT_NAMES = (
     *("text", "sentence", "transcription", "transcript", "raw_transcription", "normalized_text", "label"),
@@ -71,18 +61,8 @@ TRANSLATION_NAMES = ("translation", "tgt_text", "target_text", "translations", "
 LANGUAGE_NAMES = ("language", "locale", "lang")
 #: Usual names of a column with speakers, in the order in which they are looked for.
 SPEAKER_NAMES = (
-    *(
-        "speaker",
-        "speaker_id",
-        "client_id",
-        "spk",
-        "spk_id",
-        "speaker_name",
-        "speakerid",
-        "user_id",
-        "reader",
-    ),
-    *("reader_id", "talker", "voice"),
+    *("speaker", "speaker_id", "client_id", "spk", "spk_id", "speaker_name", "speakerid", "user_id"),
+    *("reader", "reader_id", "talker", "voice"),
 )
 
 
@@ -129,9 +109,13 @@ def _text_names(config: TrainConfig) -> tuple[str, ...]:
     return (*TRANSLATION_NAMES, *TEXT_NAMES) if config.task == "translate" else TEXT_NAMES
 
 
-def other_text_columns(config: TrainConfig, table: Table, taken: str) -> list[str]:
-    """Columns that would have done as well as the one taken."""
-    return [name for name in table.columns if name != taken and name.lower() in _text_names(config)]
+def text_column_note(config: TrainConfig, table: Table) -> list[str]:
+    """Which column is the text, said only where another choice was possible."""
+    taken = find_text_column(config, table)
+    others = [name for name in table.columns if name != taken and name.lower() in _text_names(config)]
+    if config.text_column is not None or not others:
+        return []
+    return [f"the text is taken from column {taken} (text_column may name another: {', '.join(others)})"]
 
 
 def transcript(config: TrainConfig, value: Any, origin: Origin = PLAIN) -> str:
@@ -253,19 +237,15 @@ def some(values: Sequence[str]) -> str:
 def language_filter(
     config: TrainConfig, parts: Sequence[Part], wanted: Mapping[str, list[str]]
 ) -> tuple[dict[str, list[str]], str | None]:
-    """What to filter by where the data has several languages and the user named none of them.
-
-    Returns:
-        The filter (empty: none is needed) and a note where it is worth one.
+    """What to filter by where the data has several languages and the user named none of them, and perhaps a note.
 
     Raises:
         DataError: the data has several languages, and not the one that is trained.
     """
     code = config.language or "en"
-    if config.language_column is not None:
-        return {}, None  # all of them are learned
     column = next((name for table, _ in parts if (name := named(LANGUAGE_NAMES, table.columns))), None)
-    if column is None or column in wanted:
+    # With a language column all of them are learned.
+    if config.language_column is not None or column is None or column in wanted:
         return {}, None
     values = [value for value in values_of(parts, column) if value]
     mine = [value for value in values if language_code(value) == code]
@@ -292,31 +272,26 @@ def row_origins(config: TrainConfig, table: Table, origin: Origin) -> Callable[[
     """
     fields = {"language": config.language_column, "task": config.task_column}
     asked = {field: name for field, name in fields.items() if name is not None}
-    if not asked:
-        return lambda row: origin
-    columns = {
-        field: table.columns.get(_named_column(f"{field}_column", name, table), [])
-        for field, name in asked.items()
-    }
-    origins: dict[tuple[str, ...], Origin] = {}
+    for field, name in asked.items():
+        _named_column(f"{field}_column", name, table)
+    shared: dict[tuple[str, ...], Origin] = {}
 
     def of_row(row: int) -> Origin:
-        cells = tuple(cell_text(values[row]) for values in columns.values())
-        if cells not in origins:
-            values: dict[str, Any] = {}
-            for field, cell in zip(columns, cells, strict=True):
-                values[field] = language_code(cell) if field == "language" else _TASKS.get(cell.lower())
-                if not cell or values[field] is None:
-                    known = (
-                        "no language that Whisper knows"
-                        if field == "language"
-                        else f"none of {', '.join(_TASKS)}"
-                    )
-                    raise DataError(
-                        f"{table.location(row)}: column {asked[field]} has {shown(cell)!r}, {known}; correct it, or "
-                        "leave the row out with row_filter"
-                    )
-            origins[cells] = dataclasses.replace(origin, **values)
-        return origins[cells]
+        own: dict[str, Any] = {field: _own_value(table, row, field, name) for field, name in asked.items()}
+        return shared.setdefault(tuple(own.values()), dataclasses.replace(origin, **own))
 
-    return of_row
+    return of_row if asked else lambda row: origin
+
+
+def _own_value(table: Table, row: int, field: str, column: str) -> str:
+    cell = cell_text(table.columns[column][row])
+    if field == "language":
+        value, known = language_code(cell), "no language that Whisper knows"
+    else:
+        value, known = named([cell.lower()], _TASKS), f"none of {', '.join(_TASKS)}"
+    if not cell or value is None:
+        raise DataError(
+            f"{table.location(row)}: column {column} has {shown(cell)!r}, {known}; correct it, or leave the row out "
+            "with row_filter"
+        )
+    return value

@@ -95,10 +95,7 @@ def check_usable(
 
 
 def check_drops(config: TrainConfig, drops: Sequence[Drop], *, total: int, window: float) -> list[str]:
-    """Stop where too much is dropped: a run on what is left would be about other data than the user's.
-
-    Returns:
-        A note for the user, or nothing where nothing was dropped.
+    """A note on what is dropped, if anything is; too much of it stops a run, which would be about other data.
 
     Raises:
         DataError: more than the tolerable share is dropped.

@@ -55,11 +55,16 @@ class EmbeddedAudio(abc.ABC):
         return path if path and _is_file(Path(path)) else ""
 
 
-def holds_audio(kind: pa.DataType, *, rated: bool) -> bool:
-    """Whether a column of this type holds audio: Hugging Face's {bytes, path} or {array, sampling_rate}, or bytes.
+def audio_columns(schema: pa.Schema) -> list[str]:
+    """Columns that hold audio: Hugging Face's {bytes, path} or {array, sampling_rate}, or bytes.
 
-    Lists of numbers, or of one for each channel, do where another column says how fast they come (`rated`).
+    Lists of numbers, or of one for each channel, do where another column says how fast they come.
     """
+    rated = RATE_COLUMN in schema.names
+    return [field.name for field in schema if _holds_audio(field.type, rated)]
+
+
+def _holds_audio(kind: pa.DataType, rated: bool) -> bool:
     import pyarrow as pa
 
     types = pa.types
@@ -147,7 +152,9 @@ class ParquetAudio(EmbeddedAudio):
 
     _BATCH_ROWS = 16
 
-    def __init__(self, path: Path, column: str, bases: Sequence[Path]) -> None:
+    def __init__(
+        self, path: Path, column: str, bases: Sequence[Path], rates: Sequence[int | None] | None
+    ) -> None:
         import pyarrow.parquet as pq
 
         self._path = path
@@ -158,41 +165,39 @@ class ParquetAudio(EmbeddedAudio):
             if sizes and _has_path(file.schema_arrow.field(column).type):
                 cells = file.read(columns=[f"{column}.path"]).column(0).combine_chunks()
                 names = cells.field("path").to_pylist()
-            rated = RATE_COLUMN in file.schema_arrow.names
-            rates = file.read(columns=[RATE_COLUMN]).column(0).to_pylist() if rated else None
         super().__init__(column, names, rates, (str(path.absolute()),), bases)
-        self._batches: Iterator[tuple[int, list[Any]]] = iter(())
-        self._group, self._first = -1, 0
-        self._rows: list[Any] = []
+        self._group, self._first, self._rows = -1, 0, list[Any]()
+        self._batches: Iterator[list[Any]] = iter(())
 
     def _cell(self, row: int) -> Any:
         import pyarrow as pa
 
         group = bisect.bisect_right(self._starts, row) - 1
-        if group != self._group or row < self._first:
-            self._group, self._batches = group, self._read_group(group)
-            self._first, self._rows = self._starts[group], []
         try:
+            if group != self._group or row < self._first:
+                self._group, self._first, self._rows = group, self._starts[group], []
+                self._batches = self._read_group(group)
             while row >= self._first + len(self._rows):
-                self._first, self._rows = next(self._batches)
+                self._first += len(self._rows)
+                self._rows = next(self._batches)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{self._path}: column {self.column} cannot be read: {error}") from error
         return self._rows[row - self._first]
 
-    def _read_group(self, group: int) -> Iterator[tuple[int, list[Any]]]:
+    def _read_group(self, group: int) -> Iterator[list[Any]]:
         import pyarrow.parquet as pq
 
-        first = self._starts[group]
         with pq.ParquetFile(self._path, memory_map=True) as file:
             for batch in file.iter_batches(self._BATCH_ROWS, row_groups=[group], columns=[self.column]):
-                yield first, batch.column(0).to_pylist()
-                first += batch.num_rows
+                yield batch.column(0).to_pylist()
 
 
 class DatasetAudio(EmbeddedAudio):
     """Audio inside a Hugging Face data set, which is memory-mapped from disk."""
 
-    def __init__(self, data: datasets.Dataset, column: str, bases: Sequence[Path]) -> None:
+    def __init__(
+        self, data: datasets.Dataset, column: str, bases: Sequence[Path], rates: Sequence[int | None] | None
+    ) -> None:
         self._data = data.select_columns([column])
         names: list[str | None] = []
         # Batch by batch, so that the content is never held all at once.
@@ -201,7 +206,6 @@ class DatasetAudio(EmbeddedAudio):
             names += cells.field("path").to_pylist() if _has_path(cells.type) else [None] * len(cells)
         # The fingerprint stands for content that was never on disk, and for rows that were picked out.
         files = tuple(str(file["filename"]) for file in data.cache_files)
-        rates = data[RATE_COLUMN][:] if RATE_COLUMN in data.column_names else None
         super().__init__(column, names, rates, files or (f"dataset:{data._fingerprint}",), bases)
 
     def _cell(self, row: int) -> Any:

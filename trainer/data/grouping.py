@@ -46,7 +46,7 @@ def groupings(config: TrainConfig, clips: Sequence[Clip]) -> list[Grouping]:
     Raises:
         DataError: `split_by` names a column that is not there.
     """
-    speaker = _speaker_column(clips)
+    speaker = next(filter(None, (named(SPEAKER_NAMES, columns) for columns in _tables(clips))), None)
     if config.split_by is None:
         return [Grouping((TEXT,))]
     if config.split_by != "auto":
@@ -84,11 +84,6 @@ def _asked(config: TrainConfig, wanted: str, clips: Sequence[Clip], speaker: str
             )
         by.append(name)
     return Grouping(tuple(dict.fromkeys(by)))
-
-
-def _speaker_column(clips: Sequence[Clip]) -> str | None:
-    """The first table's column with speakers, by its usual names; None where no table has one."""
-    return next(filter(None, (named(SPEAKER_NAMES, columns) for columns in _tables(clips))), None)
 
 
 def _tables(clips: Sequence[Clip]) -> list[Mapping[str, list[Any]]]:
@@ -149,7 +144,11 @@ def file_keys(clips: Sequence[Clip]) -> Iterator[Hashable]:
             yield clip.name if differ else None
         else:
             if clip.path not in known:
-                known[clip.path] = _real_file(clip.path)
+                try:
+                    status = os.stat(clip.path)  # noqa: PTH116 - pathlib takes twice as long
+                    known[clip.path] = status.st_dev, status.st_ino
+                except (OSError, ValueError):  # it is dropped later, with its reason
+                    known[clip.path] = os.path.normpath(clip.path)
             yield known[clip.path]
 
 
@@ -168,14 +167,6 @@ def audio_key(source: str | bytes | Path) -> int:
     except (OSError, ValueError):  # it is dropped later, with its reason
         return 0
     return int.from_bytes(digest.digest())
-
-
-def _real_file(path: str) -> Hashable:
-    try:
-        status = os.stat(path)  # noqa: PTH116 - pathlib takes twice as long
-    except (OSError, ValueError):  # it is dropped later, with its reason
-        return os.path.normpath(path)
-    return status.st_dev, status.st_ino
 
 
 def set_apart(
@@ -198,15 +189,12 @@ def set_apart(
         return list(clips), [], False
     # By texts alone where these stay together: a clip more of a text changes nothing in the order.
     whole = TEXT in grouping.by
-    ranks = {
-        group[0]: min(
-            rank(seed, order, key, *(() if whole and key else (clips[at].name,)))
-            for at in group
-            for key in [text_key(clips[at].text)]
-        )
-        for group in groups
-    }
-    ordered = sorted(groups, key=lambda group: ranks[group[0]])
+
+    def clip_rank(clip: Clip) -> bytes:
+        key = text_key(clip.text)
+        return rank(seed, order, key) if whole and key else rank(seed, order, key, clip.name)
+
+    ordered = sorted(groups, key=lambda group: min(clip_rank(clips[at]) for at in group))
     if grouping.even:
         ordered = _evenly(clips, ordered)
     apart: set[int] = set()

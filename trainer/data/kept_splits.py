@@ -21,7 +21,7 @@ from trainer.data.clip import Clip
 from trainer.data.columns import SPEAKER_NAMES
 from trainer.data.grouping import audio_key, cells, names_differ, text_key
 from trainer.data.sources import SPLIT_ALIASES
-from trainer.errors import DataError
+from trainer.errors import DataError, one_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,13 +45,13 @@ def encode_splits(splits: Mapping[str, Sequence[Clip]], audio: Mapping[str, Sequ
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    clips = [clip for role in _ROLES for clip in splits.get(role, ())]
     sizes = [len(splits.get(role, ())) for role in _ROLES]
-    columns = {"role": np.repeat(np.arange(len(_ROLES), dtype=np.uint8), sizes), **_keys(clips)}
-    audio_keys = [key for role in _ROLES for key in audio.get(role, ())] if audio else [0] * len(clips)
+    columns = _keys([clip for role in _ROLES for clip in splits.get(role, ())])
+    columns["role"] = np.repeat(np.arange(len(_ROLES), dtype=np.uint8), sizes)
+    audio_keys = [key for role in _ROLES for key in audio.get(role, ())] if audio else [0] * sum(sizes)
     columns["audio"] = np.array(audio_keys, np.uint64)
     buffer = io.BytesIO()
-    pq.write_table(pa.table(columns), buffer, compression="zstd")
+    pq.write_table(pa.table({name: columns[name] for name in _schema()}), buffer, compression="zstd")
     return buffer.getvalue()
 
 
@@ -61,7 +61,6 @@ def read_kept_splits(path: str) -> KeptSplits:
     Raises:
         DataError: it is not there, or is no such file.
     """
-    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -72,17 +71,14 @@ def read_kept_splits(path: str) -> KeptSplits:
         table = pq.read_table(file)
         if any(table[name].type != kind or table[name].null_count for name, kind in _schema().items()):
             raise ValueError("its columns are not those of splits")
-        role, *keys = (table[name].to_numpy() for name in _schema())
-        if role.max(initial=0) >= len(_ROLES):
+        columns = {name: table[name].to_numpy() for name in _schema()}
+        if columns["role"].max(initial=0) >= len(_ROLES):
             raise ValueError("its roles are not those of splits")
-        bits = (1 << role).astype(np.uint8)
-        sizes = {name: int((role == number).sum()) for number, name in enumerate(_ROLES)}
-        return KeptSplits(path, sizes, *(_Known.of(key, bits) for key in (_pairs(*keys[:2]), *keys)))
     except (pa.ArrowException, OSError, ValueError, KeyError, RuntimeError) as error:
-        reason = (str(error).strip() or "damaged").splitlines()[0]
         raise DataError(
-            f"splits={path!r}: is no file with splits ({reason}); give {SPLITS_FILE} of an experiment, or null"
+            f"splits={path!r}: is no file with splits ({one_line(error)}); give {SPLITS_FILE} of an experiment, or null"
         ) from error
+    return KeptSplits(path, _with_pairs(columns))
 
 
 def _schema() -> dict[str, pa.DataType]:
@@ -92,58 +88,35 @@ def _schema() -> dict[str, pa.DataType]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Known:
-    """Roles by one key."""
-
-    keys: np.ndarray
-    """uint64, ascending, each once; never 0."""
-    bits: np.ndarray
-    """uint8: the roles in which it is, one bit each."""
-
-    @classmethod
-    def of(cls, keys: np.ndarray, bits: np.ndarray) -> _Known:
-        import numpy as np
-
-        known, where = np.unique(keys, return_inverse=True)
-        together = np.zeros(len(known), np.uint8)
-        np.bitwise_or.at(together, where, bits)
-        return cls(known[known != 0], together[known != 0])
-
-    def roles(self, keys: np.ndarray) -> np.ndarray:
-        """uint8: the roles of some keys, 0 for those that are not known."""
-        import numpy as np
-
-        if not len(self.keys):
-            return np.zeros(len(keys), np.uint8)
-        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[at] == keys, self.bits[at], 0).astype(np.uint8)
-
-
-@dataclasses.dataclass(frozen=True)
 class KeptSplits:
     """Roles of clips by what tells them apart."""
 
     path: str
-    sizes: Mapping[str, int]
-    """Clips of each role."""
-    pairs: _Known
-    """By file and text."""
-    files: _Known
-    texts: _Known
-    speakers: _Known
-    audio: _Known
+    columns: Mapping[str, np.ndarray]
+    """The number of each clip's role, and its keys as `_keys` gives them."""
 
-    def trained_on(self, clips: Sequence[Clip]) -> list[bool]:
-        """Which clips were trained on, by file and text; of those that are in two splits, only the audio tells."""
-        keys = _keys(clips)
-        return list((self.pairs.roles(_pairs(keys["file"], keys["text"])) == _TRAIN).tolist())
-
-    def has_audio(self, role: str, audio: Sequence[int]) -> list[bool]:
-        """Which audio was in `train`, `validation` or `test`, by its key, whatever its name and text are now."""
+    def roles(self, name: str, keys: np.ndarray) -> np.ndarray:
+        """uint8: the roles in which some keys of a kind are, one bit each; 0 for those that are not known."""
         import numpy as np
 
-        bit = 1 << _ROLES.index(role)
-        return list((self.audio.roles(np.array(audio, np.uint64)) & bit != 0).tolist())
+        bits = np.zeros(len(keys), np.uint8)
+        for number in range(len(_ROLES)):
+            known = self.columns[name][self.columns["role"] == number]
+            bits |= np.isin(keys, known).astype(np.uint8) << number
+        return np.where(keys == 0, np.uint8(0), bits)
+
+    def trained_on(self, clips: Sequence[Clip]) -> np.ndarray:
+        """bool: which were trained on, by file and text; of those that are in two splits, only the audio tells."""
+        trained_on: np.ndarray = self.roles("pair", _keys(clips)["pair"]) == _TRAIN
+        return trained_on
+
+    def has_audio(self, role: str, audio: Sequence[int]) -> np.ndarray:
+        """bool: which audio was in `train`, `validation` or `test`, by its key, whatever its name and text are now."""
+        import numpy as np
+
+        bits = self.roles("audio", np.array(audio, np.uint64))
+        has_audio: np.ndarray = bits & (1 << _ROLES.index(role)) != 0
+        return has_audio
 
     def assign(
         self, config: TrainConfig, splits: Mapping[str, Sequence[Clip]]
@@ -161,16 +134,17 @@ class KeptSplits:
         counts: Counter[str] = Counter()
         unmarked = 0
         keys = {role: _keys(clips) for role, clips in splits.items()}
-        pairs = {role: self.pairs.roles(_pairs(key["file"], key["text"])) for role, key in keys.items()}
-        there = {file for role, key in keys.items() for file in key["file"][pairs[role] != 0].tolist()}
+        kinds = ("pair", *_KEYS[:3])
+        bits = {role: [self.roles(kind, mine[kind]) for kind in kinds] for role, mine in keys.items()}
+        there = {file for role, mine in keys.items() for file in mine["file"][bits[role][0] != 0].tolist()}
         for role, clips in splits.items():
-            known = [self.files, self.texts, self.speakers]
-            bits = [one.roles(keys[role][name]) for one, name in zip(known, _KEYS, strict=False)]
-            columns = (keys[role]["file"], pairs[role], *bits)
-            for clip, key, same, *others in zip(clips, *(column.tolist() for column in columns), strict=True):
+            columns = (keys[role]["file"], *bits[role])
+            for clip, file, same, *others in zip(clips, *(each.tolist() for each in columns), strict=True):
                 # Where no row of the file has the text that it had, its text was changed.
-                if had := same or (others[0] if key not in there else 0):
-                    chosen = _one(had, "train" if role == UNMARKED else role)
+                if had := same or (others[0] if file not in there else 0):
+                    roles = [name for number, name in enumerate(_ROLES) if had & (1 << number)]
+                    # Of several that of the data, else training, which nothing is judged by.
+                    chosen = role if role in roles else roles[0]
                     counts[chosen] += 1
                     done[chosen].append(clip)
                 elif role == UNMARKED:
@@ -179,24 +153,24 @@ class KeptSplits:
                     out.append((role, clip, why))
                 else:
                     done["train"].append(clip)
+        numbers = self.columns["role"].tolist()
+        sizes = {role: numbers.count(number) for number, role in enumerate(_ROLES)}
         if not done["validation"]:
             raise DataError(
-                f"data={config.data!r}: has none of the {self.sizes['validation']:,} validation clips that "
+                f"data={config.data!r}: has none of the {sizes['validation']:,} validation clips that "
                 f"splits={self.path!r} names; bring the data back, or set splits=null to make new splits"
             )
-        notes = self._notes(counts, len(done["train"]) - counts["train"], len(out))
+        kept = ", ".join(f"{size:,} {role}" for role, size in sizes.items() if size)
+        parts = [f"splits as they were kept ({kept})"]
+        gone = sum(max(0, size - counts[role]) for role, size in sizes.items())
+        parts += [f"{gone:,} of these clips are gone from the data"] if gone else []
+        new = len(done["train"]) - counts["train"]
+        parts += [f"{new:,} new clips count as training clips"] if new else []
+        parts += [f"{len(out):,} new clips are left out"] if out else []
+        notes = ["; ".join(parts)]
         if unmarked:
             notes.append(f"{unmarked:,} new clips without a split, or of a second name of one, are not used")
         return {role: clips for role, clips in done.items() if clips or role == "train"}, out, notes
-
-    def _notes(self, found: Counter[str], new: int, left_out: int) -> list[str]:
-        sizes = ", ".join(f"{size:,} {role}" for role, size in self.sizes.items() if size)
-        parts = [f"splits as they were kept ({sizes})"]
-        gone = sum(max(0, size - found[role]) for role, size in self.sizes.items())
-        parts += [f"{gone:,} of these clips are gone from the data"] if gone else []
-        parts += [f"{new:,} new clips count as training clips"] if new else []
-        parts += [f"{left_out:,} new clips are left out"] if left_out else []
-        return ["; ".join(parts)]
 
 
 def _against(role: str, others: Sequence[int]) -> str:
@@ -209,29 +183,27 @@ def _against(role: str, others: Sequence[int]) -> str:
     return ""
 
 
-def _one(roles: int, given: str) -> str:
-    """The role of a clip that had several: as the data has it, else training, which nothing is judged by."""
-    if roles & (1 << _ROLES.index(given)):
-        return given
-    return next(role for number, role in enumerate(_ROLES) if roles & (1 << number))
-
-
 def _keys(clips: Sequence[Clip]) -> dict[str, np.ndarray]:
-    """uint64 hashes of each clip's file, text and speaker; 0 where that is not known."""
+    """uint64 hashes of each clip's file, text and speaker, 0 where that is not known, and one of file and text."""
     import numpy as np
 
     differ: dict[int, bool] = {}
-    return {
-        "file": np.fromiter((_file_key(clip, differ) for clip in clips), np.uint64),
-        "text": _hashes(text_key(clip.text) for clip in clips),
-        "speaker": _hashes(cells(clips, SPEAKER_NAMES)),
-    }
+    files = np.fromiter((_file_key(clip, differ) for clip in clips), np.uint64)
+    texts, speakers = _hashes(text_key(clip.text) for clip in clips), _hashes(cells(clips, SPEAKER_NAMES))
+    return _with_pairs({"file": files, "text": texts, "speaker": speakers})
+
+
+def _with_pairs(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    import numpy as np
+
+    pairs = columns["file"] * np.uint64(0x9E3779B97F4A7C15) ^ columns["text"]  # wraps around
+    return {**columns, "pair": pairs}
 
 
 def _file_key(clip: Clip, differ: dict[int, bool]) -> int:
     """Of its file as the data names it; of its content where the names inside a table tell nothing.
 
-    `tell` remembers of which columns they do; give the same one for all clips.
+    `differ` remembers of which columns they do; give the same one for all clips.
     """
     if clip.embedded is not None:
         if (column := id(clip.embedded)) not in differ:
@@ -239,14 +211,6 @@ def _file_key(clip: Clip, differ: dict[int, bool]) -> int:
         if not differ[column] or not clip.embedded.names[clip.row]:
             return audio_key(clip.source().file)
     return _hash(posixpath.normpath(clip.recording.replace("\\", "/")))
-
-
-def _pairs(files: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """uint64: one key of two."""
-    import numpy as np
-
-    pairs: np.ndarray = files * np.uint64(0x9E3779B97F4A7C15) ^ texts  # wraps around
-    return pairs
 
 
 def _hashes(values: Iterable[str]) -> np.ndarray:

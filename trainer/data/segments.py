@@ -91,17 +91,8 @@ def clips_of_rows(
                 files[cell] = table.find(cell), _below(cell, table.bases)
             path, name = files[cell]
         own, span = origins(row), spans[row] if spans and spans[row] != WHOLE else None
-        return Clip(
-            f"{before}{name or f'{split}[{row}]'}",
-            transcript(config, texts[row], own),
-            path,
-            column,
-            row,
-            table.columns,
-            own,
-            span,
-            config.audio_channel,
-        )
+        name, said = f"{before}{name or f'{split}[{row}]'}", transcript(config, texts[row], own)
+        return Clip(name, said, path, column, row, table.columns, own, span, config.audio_channel)
 
     if spans is None:
         return list(map(clip, rows)), []
@@ -169,56 +160,52 @@ def _joined(config: TrainConfig, one: Clip | None, other: Clip | None, most: flo
     return dataclasses.replace(one, text=text, span=Span(first.start, end))
 
 
-def _time_columns(config: TrainConfig, table: Table) -> tuple[str, str] | None:
-    """The columns with start and end, or offset and duration, of rows that are parts of recordings; None without.
-
-    Raises:
-        DataError: `segment_columns` names one that is not there, or others look like times.
-    """
-    columns, origin = table.columns, table.origin
-    names = [part.strip() for part in str(config.segment_columns).split(",")]
-    if (pair := _both(names, columns)) is not None:
+def _time_columns(config: TrainConfig, table: Table) -> list[str] | None:
+    """The columns with start and end, or offset and duration, of rows that are parts of recordings; None without."""
+    wanted = [part.strip() for part in str(config.segment_columns).split(",")]
+    if (pair := _both(wanted, table.columns)) is not None:
         return pair
     if config.segment_columns != TrainConfig.segment_columns:
-        missing = next(name for name in names if named([name.lower()], columns) is None)
+        missing = next(name for name in wanted if named([name.lower()], table.columns) is None)
         raise DataError(
-            f"segment_columns={config.segment_columns!r}: no column {missing!r} in {origin}; it has "
-            f"{', '.join(columns)}"
+            f"segment_columns={config.segment_columns!r}: no column {missing!r} in {table.origin}; it has "
+            f"{', '.join(table.columns)}"
         )
-    if (pair := _both(_LENGTH_COLUMNS, columns)) is not None:
+    if (pair := _both(_LENGTH_COLUMNS, table.columns)) is not None:
         return pair
-    other = next(filter(None, (_both(names, columns) for names in _OTHER_COLUMNS)), None)
-    if other is not None:
-        raise DataError(
-            f"{origin}: columns {' and '.join(other)} look like times of parts of recordings; set "
-            f"segment_columns={','.join(other)} if they are (seconds, or milliseconds where the names end with "
-            f"{_MILLISECONDS}), or segment_columns=null if rows are whole files"
-        )
+    for names in _OTHER_COLUMNS:
+        if (pair := _both(names, table.columns)) is not None:
+            raise DataError(
+                f"{table.origin}: columns {' and '.join(pair)} look like times of parts of recordings; set "
+                f"segment_columns={','.join(pair)} if they are (seconds, or milliseconds where the names end with "
+                f"{_MILLISECONDS}), or segment_columns=null if rows are whole files"
+            )
     return None
 
 
-def _both(names: Sequence[str], columns: Iterable[str]) -> tuple[str, str] | None:
-    pair = [named([name.lower()], columns) for name in names]
-    return (pair[0], pair[1]) if pair[0] is not None and pair[1] is not None else None
+def _both(names: Sequence[str], columns: Iterable[str]) -> list[str] | None:
+    pair = [name for wanted in names if (name := named([wanted.lower()], columns)) is not None]
+    return pair if len(pair) == len(names) else None
 
 
 def _find_spans(config: TrainConfig, table: Table, audio: str) -> list[Span] | None:
     """Where in its recording each row is; None where rows are whole files."""
     if config.segment_columns is None:
         return None
-    cells, names, pairs = table.columns[audio], ("start_time", "end_time"), list[Sequence[Any]]()
-    if any(isinstance(cell, Mapping) and _both(names, cell) for cell in cells):
-        pairs = [[cell.get(name) if isinstance(cell, Mapping) else None for name in names] for cell in cells]
+    cells = [cell if isinstance(cell, Mapping) else {} for cell in table.columns[audio]]
+    names = ["start_time", "end_time"]
+    if any(_both(names, cell) for cell in cells):
+        times = [[cell.get(name) for cell in cells] for name in names]
     elif (columns := _time_columns(config, table)) is not None:
-        names, pairs = columns, list(zip(*(table.columns[name] for name in columns), strict=True))
+        names, times = columns, [table.columns[name] for name in columns]
     else:
         return None
     spans = []
-    lengths = names[1].lower().startswith(_LENGTHS)
-    for row, pair in enumerate(pairs):
+    for row, pair in enumerate(zip(*times, strict=True)):
         first, until = (_seconds(table, row, name, value) for name, value in zip(names, pair, strict=True))
         begin = first or 0.0
-        until = until + begin if lengths and until is not None else until
+        if until is not None and names[1].lower().startswith(_LENGTHS):
+            until += begin
         problem = ""
         if until is not None and until <= begin:
             problem = f"{table.location(row)}: ends at {until:.2f} s, and begins at {begin:.2f} s"

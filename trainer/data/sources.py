@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from trainer.config import TrainConfig
 from trainer.data.columns import some
 from trainer.data.tables.subtitles import find_recordings
-from trainer.data.tables.table import MANIFEST_SUFFIXES, Table, read_manifest, read_text, table_of_dataset
-from trainer.errors import DataError
+from trainer.data.tables.table import Table, read_manifest, read_text, table_of_dataset
+from trainer.errors import DataError, one_line
 from trainer.languages import language_code
+from trainer.mix import MANIFEST_SUFFIXES, is_hub_name
 
 BUCKETS = ("s3://", "gs://")
 """How addresses of object stores begin."""
@@ -41,17 +42,15 @@ def read_source(config: TrainConfig) -> Found:
     Raises:
         DataError: nothing is there, or it is none of the known kinds.
     """
-    if config.data == "demo":
-        return _read_folder(DEMO_DATA, config)
     try:
-        path = Path(config.data).expanduser()
+        path = DEMO_DATA if config.data == "demo" else Path(config.data).expanduser()
         folders = () if config.audio_dir is None else (Path(config.audio_dir).expanduser(),)
     except RuntimeError as error:
         raise DataError(f"data={config.data!r}: nobody here has this name; write the path in full") from error
     try:
         tables, notes = _read_path(path, config)
     except OSError as error:  # a folder that is not the user's, a name that is too long
-        reason = (error.strerror or str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = error.strerror or one_line(error)
         raise DataError(
             f"data={config.data!r}: cannot be read: {reason}; give a file or folder that can be read"
         ) from error
@@ -70,10 +69,7 @@ def _read_path(path: Path, config: TrainConfig) -> Found:
         return {"": [read_manifest(path)]}, []
     if path.is_dir():
         return _read_folder(path, config)
-    if (
-        re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", config.data)
-        and path.suffix.lower() not in MANIFEST_SUFFIXES
-    ):
+    if is_hub_name(config.data):
         from datasets import load_dataset
 
         splits, notes = load_hub_dataset(config, load_dataset)
@@ -115,9 +111,8 @@ def _saved(folder: Path, config: TrainConfig) -> Found | None:
     try:
         loaded = load_from_disk(str(folder))
     except (OSError, ValueError, KeyError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(
-            f"data={config.data!r}: a save_to_disk folder that cannot be loaded: {reason}"
+            f"data={config.data!r}: a save_to_disk folder that cannot be loaded: {one_line(error)}"
         ) from error
     splits = loaded if isinstance(loaded, DatasetDict) else {"": loaded}
     return {str(name): [table_of_dataset(data, str(folder), (folder,))] for name, data in splits.items()}, []
@@ -125,24 +120,19 @@ def _saved(folder: Path, config: TrainConfig) -> Found | None:
 
 def _common_voice(folder: Path, config: TrainConfig) -> Found | None:
     """A release of Common Voice, or the folder of one of its languages; of spontaneous speech too."""
-    if _release_tables(folder):
-        return _read_release(folder, config, [])
-    releases = {
-        entry.name: entry for entry in sorted(folder.iterdir()) if entry.is_dir() and _release_tables(entry)
-    }
+    folders = [folder] if _release_tables(folder) else sorted(filter(Path.is_dir, folder.iterdir()))
+    releases = [each for each in folders if _release_tables(each)]
     if not releases:
         return None
     if len(releases) == 1:  # its rows say the language
-        return _read_release(next(iter(releases.values())), config, [])
-    code = config.language or "en"
-    for name, release in releases.items():
-        if language_code(name) == code:
-            return _read_release(
-                release, config, [f"took {name} of the release's languages {', '.join(releases)}"]
-            )
+        return _read_release(releases[0], config, [])
+    code, names = config.language or "en", ", ".join(release.name for release in releases)
+    for release in releases:
+        if language_code(release.name) == code:
+            return _read_release(release, config, [f"took {release.name} of the release's languages {names}"])
     raise DataError(
-        f"data={config.data!r}: the release has {', '.join(releases)}, not language={code}; set the "
-        f"language, or give the folder of one language, such as {next(iter(releases.values()))}"
+        f"data={config.data!r}: the release has {names}, not language={code}; set the language, or give the "
+        f"folder of one language, such as {releases[0]}"
     )
 
 
@@ -183,32 +173,24 @@ def _named_files(folder: Path, config: TrainConfig) -> Found | None:
 
 
 def _manifests(folder: Path, names: Collection[str], bases: tuple[Path, ...] = ()) -> dict[str, list[Table]]:
-    """Manifests of these names, whole (`dev.csv`) or in the hub's pieces (`train-00000-of-00002.parquet`).
-
-    Raises:
-        DataError: one is there in several formats, which have not as many rows.
-    """
+    """Manifests of these names, whole (`dev.csv`) or in the hub's pieces (`train-00000-of-00002.parquet`)."""
     by_name: dict[str, dict[str, list[Table]]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         name, suffix = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem).lower(), path.suffix.lower()
         if suffix in MANIFEST_SUFFIXES and name in names:
             by_name.setdefault(name, {}).setdefault(suffix, []).append(read_manifest(path, bases=bases))
-    return {name: _one_of(formats) for name, formats in by_name.items()}
-
-
-def _one_of(formats: Mapping[str, Sequence[Table]]) -> list[Table]:
-    """Tables of the same rows, by the suffix of their files: the first; DataError where they have not as many rows."""
-    first, *others = [formats[suffix] for suffix in MANIFEST_SUFFIXES if suffix in formats]
-    for other in others:
-        if sum(map(len, first)) != sum(map(len, other)):
-            one, two = (
-                f"{Path(tables[0].origin).name} ({sum(map(len, tables)):,} rows)" for tables in (first, other)
-            )
-            raise DataError(
-                f"{Path(other[0].origin).parent}: {one} and {two} have the same name and other rows; remove one, "
-                "or put all rows into one file"
-            )
-    return list(first)
+    found = {}
+    for name, formats in by_name.items():
+        found[name], *others = [formats[suffix] for suffix in MANIFEST_SUFFIXES if suffix in formats]
+        for other in others:
+            sizes = [sum(map(len, tables)) for tables in (found[name], other)]
+            if sizes[0] != sizes[1]:
+                first, second = (Path(tables[0].origin).name for tables in (found[name], other))
+                raise DataError(
+                    f"{folder}: {first} ({sizes[0]:,} rows) and {second} ({sizes[1]:,} rows) have the same name and "
+                    "other rows; remove one, or put all rows into one file"
+                )
+    return found
 
 
 def _split_folders(folder: Path, config: TrainConfig) -> Found | None:
@@ -226,35 +208,30 @@ def _split_folders(folder: Path, config: TrainConfig) -> Found | None:
 
 
 def _kaldi(folder: Path, config: TrainConfig) -> Found | None:
-    """A data directory of Kaldi: `wav.scp` and `text`, with `segments` and `utt2spk` where they are.
-
-    Raises:
-        DataError: a recording is made by a command, or an utterance has none.
-    """
+    """A data directory of Kaldi: `wav.scp` and `text`, with `segments` and `utt2spk` where they are."""
     if not all((folder / name).is_file() for name in ("wav.scp", "text")):
         return None
     recordings, texts = _first_words(folder / "wav.scp"), _first_words(folder / "text")
     segments = {name: value.split() for name, value in _first_words(folder / "segments").items()}
     speakers = _first_words(folder / "utt2spk")
-    columns: dict[str, list[Any]] = {name: [] for name in ("id", "audio", "text", "speaker")}
-    columns |= {"start": [], "end": []} if segments else {}
+    names = ("id", "audio", "text", "speaker", *(("start", "end") if segments else ()))
+    rows = []
     for name, text in texts.items():
         recording, *times = segments.get(name) or [name]
         file = recordings.get(recording, "")
         if not file or file.endswith("|"):
             command = "is made by a command: write the sound to files, and their paths there"
-            raise DataError(
-                f"{folder / 'wav.scp'}: recording {recording[:80]} of utterance {name[:80]} "
-                + (command if file else "is not there")
+            what = (
+                f"recording {recording[:80]} of utterance {name[:80]} {command if file else 'is not there'}"
             )
+            raise DataError(f"{folder / 'wav.scp'}: {what}")
         if segments and len(times) != 2:
             raise DataError(
                 f"{folder / 'segments'}: utterance {name[:80]}: must have a recording, a start and an end in seconds; "
                 "add them, or remove it from text"
             )
-        cells = (name, file, text, speakers.get(name, ""), *times)
-        for values, cell in zip(columns.values(), cells, strict=True):
-            values.append(cell)
+        rows.append((name, file, text, speakers.get(name, ""), *times))
+    columns: dict[str, list[Any]] = {name: [row[at] for row in rows] for at, name in enumerate(names)}
     return {"": [Table(str(folder / "text"), columns, bases=(folder, *folder.parents[:2]))]}, []
 
 
@@ -301,10 +278,10 @@ def load_hub_dataset(config: TrainConfig, load: Callable[..., Any]) -> tuple[Any
                 raise
         copy = load(config.data, data_dir=_copied_configuration(config), revision=PARQUET_BRANCH)
     except failures as error:
-        text = " ".join(str(error).split()) or type(error).__name__
         which = f", data_config={config.data_config!r}" if config.data_config else ""
         raise DataError(
-            f"data={config.data!r}{which}: no such folder here, and the hub data set cannot be loaded: {text[:400]}"
+            f"data={config.data!r}{which}: no such folder here, and the hub data set cannot be loaded: "
+            + one_line(error, 400)
         ) from error
     return copy, [f"{config.data} needs a loading script, so its Parquet copy ({PARQUET_BRANCH}) was used"]
 

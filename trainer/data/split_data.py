@@ -26,7 +26,7 @@ from trainer.data.segments import clips_of_rows
 from trainer.data.sources import SPLIT_ALIASES, read_source, split_role
 from trainer.data.splits import name_source, split_of_role, subset
 from trainer.data.text import has_words
-from trainer.errors import ConfigError, DataError, ModelError
+from trainer.errors import DataError, ModelError
 from trainer.mix import is_mix, read_mix
 
 ALL = "all"
@@ -68,7 +68,9 @@ def load_split(config: TrainConfig, split: str, origin: Origin = PLAIN) -> Split
     """
     role = split_role(split)
     if is_mix(config.data):
-        return _load_sources(config, split) if role is None else _as_in_training(config, role)
+        if role is not None:
+            return _as_in_training(config, role)
+        return _of_sources(config, lambda own, of: load_split(own, split, of), all_of_them=False)
     if config.streaming:
         return _as_in_training(config, split)
     tables, notes = read_source(config)
@@ -101,20 +103,19 @@ def _as_in_training(config: TrainConfig, split: str) -> SplitClips:
     return SplitClips(split, clips, list(table.notes))
 
 
-def _load_sources(config: TrainConfig, split: str) -> SplitClips:
-    """The split of each source of a data file that has it."""
-    mix, clips, notes, problems = read_mix(config.data), list[Clip](), list[str](), list[str]()
-    for source in mix.sources:
-        try:
-            part = load_split(mix.config(source, config), split, origin_of(source))
-        except (ConfigError, DataError) as error:
-            problems.append(f"{mix.location(source)}: {error}")
-        else:
-            clips += part.clips
-            notes += name_source(source.name, part.notes)
-    if not clips:
+def _of_sources(
+    config: TrainConfig, load: Callable[[TrainConfig, Origin], SplitClips], *, all_of_them: bool
+) -> SplitClips:
+    """What is loaded of each source of a data file; of those that cannot be used a warning, or the error."""
+    found, problems = read_mix(config.data).load_each(
+        config, lambda own, source: load(own, origin_of(source))
+    )
+    if not found or (problems and all_of_them):
         raise DataError("\n".join(problems))
-    return SplitClips(split, clips, [*(f"WARNING: {problem}" for problem in problems), *notes])
+    names = {one.name for one in found}
+    notes = [f"WARNING: {problem}" for problem in problems] + [note for one in found for note in one.notes]
+    clips = [clip for one in found for clip in one.clips]
+    return SplitClips(names.pop() if len(names) == 1 else ALL, clips, notes)
 
 
 def load_untrained(config: TrainConfig, origin: Origin = PLAIN) -> SplitClips:
@@ -125,19 +126,11 @@ def load_untrained(config: TrainConfig, origin: Origin = PLAIN) -> SplitClips:
         DataError, ConfigError: as `load_split`.
     """
     if is_mix(config.data):
-        mix = read_mix(config.data)
-        untrained = [load_untrained(mix.config(source, config), origin_of(source)) for source in mix.sources]
-        notes = [
-            note
-            for one, source in zip(untrained, mix.sources, strict=True)
-            for note in name_source(source.name, one.notes)
-        ]
-        name = untrained[0].name if len({one.name for one in untrained}) == 1 else ALL
-        return SplitClips(name, [clip for one in untrained for clip in one.clips], notes)
+        return _of_sources(config, load_untrained, all_of_them=True)
     tables, notes = read_source(config)
     parts = divide_by_split(config, tables)
-    names = (split_of_role(config, role, parts) for role in ("validation", "test"))
-    split = next((name for name in names if name is not None), None)
+    held_out = (split_of_role(config, role, parts) for role in ("validation", "test"))
+    split = next((name for name in held_out if name is not None), None)
     return _taken_as_it_is(config, split or ALL, parts, split, notes, origin)
 
 
@@ -151,8 +144,9 @@ def _taken_as_it_is(
 ) -> SplitClips:
     """The clips of what the data calls `name`, or of all its splits; nothing is made of them."""
     group = parts[name] if name is not None else [part for some in parts.values() for part in some]
-    asked = select_parts(group, parse_row_filter(config.row_filter))
-    by_language, note = language_filter(config, asked, parse_row_filter(config.row_filter))
+    wanted = parse_row_filter(config.row_filter)
+    asked = select_parts(group, wanted)
+    by_language, note = language_filter(config, asked, wanted)
     chosen = select_parts(asked, by_language, where_known=True)
     made = [clips_of_rows(config, table, rows, split, origin) for table, rows in chosen]
     clips = [clip for some, _ in made for clip in some]
@@ -167,7 +161,7 @@ def _taken_as_it_is(
     if limit is not None and limit < len(usable):
         notes.append(f"{split}: {limit} of {len(usable)} clips (data_seed={config.data_seed})")
         clips = [usable[at] for at in subset(usable, limit, config.data_seed)]
-    return SplitClips(split, clips, notes)
+    return SplitClips(split, clips, name_source(origin.source, notes))
 
 
 Progress = Callable[[int, int], None]
@@ -222,11 +216,7 @@ class SplitData:
         return other
 
 
-def prepare_split(
-    config: TrainConfig,
-    source: SplitClips,
-    on_progress: Progress | None = None,
-) -> SplitData:
+def prepare_split(config: TrainConfig, source: SplitClips, on_progress: Progress | None = None) -> SplitData:
     """Features of a split from the cache, or computed now.
 
     Raises:
@@ -234,13 +224,8 @@ def prepare_split(
         ModelError: the model cannot be found.
     """
     data = prepare(config, on_progress, table=source.table)
-    return SplitData(
-        source=source,
-        model=config.model,
-        prepared=data.splits[_ROLE],
-        drops=[dataclasses.replace(drop, split=source.name) for drop in data.drops],
-        notes=source.notes + data.notes,
-    )
+    drops = [dataclasses.replace(drop, split=source.name) for drop in data.drops]
+    return SplitData(source, config.model, data.splits[_ROLE], drops, source.notes + data.notes)
 
 
 def without_learned(config: TrainConfig, data: SplitData, model: str, splits: str) -> SplitData:
@@ -252,8 +237,7 @@ def without_learned(config: TrainConfig, data: SplitData, model: str, splits: st
     """
     kept, split = read_kept_splits(splits), data.source.name
     audio = [data.prepared.audio(row) for row in range(len(data))]
-    learned = np.array(kept.trained_on([data.source.clips[row] for row in data.rows]))
-    learned |= kept.has_audio("train", audio)
+    learned = kept.trained_on([data.source.clips[row] for row in data.rows]) | kept.has_audio("train", audio)
     rows, count, total = np.arange(len(data)), int(learned.sum()), len(data)
     notes = []
     if count and split in (ALL, "train", config.train_split):
@@ -268,14 +252,10 @@ def without_learned(config: TrainConfig, data: SplitData, model: str, splits: st
         rows = rows[~learned]
         text = f"{count:,} of {total:,} clips are left out, since {model} was trained on them"
         notes.append(f"WARNING: {text}")
-    chosen = int(np.array(kept.has_audio("validation", audio))[rows].sum())
+    chosen = int(kept.has_audio("validation", audio)[rows].sum())
     validation = split_role(split) == "validation" or split == config.validation_split
     # Of the data of the training, whose splits are used, it was told before.
     if chosen and not (validation and config.splits):
         which = f"of {model} were chosen by {chosen:,} of these clips, which flatters it a little"
         notes.append(f"WARNING: the settings and the checkpoint {which}")
-    return dataclasses.replace(
-        data,
-        prepared=data.prepared.only(rows.tolist()),
-        notes=[*data.notes, *notes],
-    )
+    return dataclasses.replace(data, prepared=data.prepared.only(rows.tolist()), notes=[*data.notes, *notes])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from trainer.config import TrainConfig
@@ -60,42 +59,37 @@ def split_of_role(config: TrainConfig, role: str, names: Collection[str]) -> str
 def complete_splits(
     config: TrainConfig, splits: Mapping[str, Sequence[Clip]]
 ) -> tuple[dict[str, list[Clip]], list[str]]:
-    """The splits with a validation split in any case, and a test split where there is enough to make one of.
-
-    Returns:
-        Clips by role, and notes that say what was made of what.
+    """The splits with a validation split in any case, and a test split where there is enough to make one of; and notes.
 
     Raises:
         DataError: there is no validation split and too little to make one from, or `split_by` does not fit the data.
     """
-    done = {role: list(clips) for role, clips in splits.items()}
-    notes = []
-    if "validation" not in done and len(done["train"]) < 2:
-        if "test" not in done:
+    if "validation" not in splits and len(splits["train"]) < 2:
+        if "test" not in splits:
             raise DataError(
                 f"data={config.data!r}: one training clip and no other split; at least two clips are needed"
             )
-        done["validation"] = done.pop("test")
-        notes.append(
+        note = (
             "WARNING: no validation split in the data and one training clip, too few to make one: "
             "the test split is used for validation, and nothing is left for a test"
         )
-        return done, notes
-    if "validation" in done and "test" in done:
-        return done, notes
+        return {"train": list(splits["train"]), "validation": list(splits["test"])}, [note]
+    if "validation" in splits and "test" in splits:
+        return {role: list(clips) for role, clips in splits.items()}, []
     # The best way to keep clips together that makes what is missing; else one that makes a validation split.
-    tried: list[_Made] = []
-    for grouping in groupings(config, done["train"]):
-        tried.append(_make_missing(config, done, grouping))
-        if tried[-1].good:
-            return tried[-1].splits, tried[-1].notes
-    made = next((one for one in tried if one.splits["validation"]), None)
-    if made is None:
+    second: tuple[dict[str, list[Clip]], list[str]] | None = None
+    for grouping in groupings(config, splits["train"]):
+        made, notes, good = _make_missing(config, splits, grouping)
+        if good:
+            return made, notes
+        if made["validation"] and second is None:
+            second = made, notes
+    if second is None:
         raise DataError(
-            f"data={config.data!r}: a validation split cannot be made, since all {len(done['train']):,} training clips "
-            f"belong together ({' and '.join(tried[-1].grouping.by)}); give one, or set split_by"
+            f"data={config.data!r}: a validation split cannot be made, since all {len(splits['train']):,} training "
+            f"clips belong together ({' and '.join(grouping.by)}); give one, or set split_by"
         )
-    return made.splits, made.notes
+    return second
 
 
 def name_source(source: str, notes: Iterable[str]) -> list[str]:
@@ -140,18 +134,10 @@ def complete_by_source(
     return {role: done[role] for role in SPLIT_ALIASES if role in done}, notes
 
 
-@dataclasses.dataclass(frozen=True)
-class _Made:
-    """Splits with those that were missing, as far as they could be made."""
-
-    splits: dict[str, list[Clip]]
-    notes: list[str]
-    grouping: Grouping
-    good: bool
-    """Whether those made are about as large, and as different, as one would wish."""
-
-
-def _make_missing(config: TrainConfig, splits: Mapping[str, Sequence[Clip]], grouping: Grouping) -> _Made:
+def _make_missing(
+    config: TrainConfig, splits: Mapping[str, Sequence[Clip]], grouping: Grouping
+) -> tuple[dict[str, list[Clip]], list[str], bool]:
+    """The splits with those that were missing, notes, and whether these are about as large and different as wished."""
     done = {role: list(clips) for role, clips in splits.items()}
     total, good = len(done["train"]), True
     notes: list[str] = []
@@ -160,7 +146,7 @@ def _make_missing(config: TrainConfig, splits: Mapping[str, Sequence[Clip]], gro
             done["train"], config.validation_share, config.data_seed, "split", grouping
         )
         if not done["validation"]:
-            return _Made(done, [], grouping, good=False)
+            return done, [], False
         notes.append(_made_note(config, "validation", len(done["validation"]), total))
     if "test" not in splits:
         # As large as a validation split made of the same clips: its share is of all of them.
@@ -181,8 +167,7 @@ def _make_missing(config: TrainConfig, splits: Mapping[str, Sequence[Clip]], gro
         good = good and fits
     if config.split_by is not None and len(done) > len(splits):
         notes.append(grouping.describe())
-    done = {role: done[role] for role in SPLIT_ALIASES if role in done}
-    return _Made(done, notes, grouping, good=good)
+    return {role: done[role] for role in SPLIT_ALIASES if role in done}, notes, good
 
 
 def _made_note(config: TrainConfig, role: str, taken: int, total: int) -> str:
@@ -205,10 +190,8 @@ def leave_out_shared_files(
         return kept, []
     drops, seen = list[Drop](), set[Hashable]()
     for role in filter(splits.__contains__, reversed(SPLIT_ALIASES)):
-        pairs = [
-            (clip, None if clip.embedded is not None else key)
-            for clip, key in zip(splits[role], file_keys(splits[role]), strict=True)
-        ]
+        keys = file_keys(splits[role])
+        pairs = [(clip, None if clip.embedded else key) for clip, key in zip(splits[role], keys, strict=True)]
         kept[role] = [clip for clip, key in pairs if key not in seen]
         why = "its file is in another split too; split_by=null keeps it in both"
         drops += [Drop(role, clip.name, OTHER_SPLIT, why) for clip, key in pairs if key in seen]
@@ -226,15 +209,10 @@ def cut_splits(
         Clips by role, those of `unusable` that would have been chosen as well (few clips of many must not be
         weighed against all bad ones of the data), and notes.
     """
-    limits = {
-        "train": config.max_train_clips,
-        "validation": config.max_eval_clips,
-        "test": config.max_eval_clips,
-    }
     seed, notes = config.data_seed, []
     done, passed = {}, {}
     for role, clips in splits.items():
-        limit = limits[role]
+        limit = config.max_train_clips if role == "train" else config.max_eval_clips
         done[role], passed[role] = list(clips), list(unusable.get(role, ()))
         if limit is not None and limit < len(clips):
             notes.append(f"{role}: {limit} of {len(clips)} clips (data_seed={seed})")

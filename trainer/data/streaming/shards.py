@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import json
 import logging
 import re
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import fsspec
 from fsspec.implementations.arrow import ArrowFSWrapper
@@ -21,7 +20,7 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 from trainer.config import TrainConfig
 from trainer.data.embedded import RATE_COLUMN, content_or_path
 from trainer.data.sources import BUCKETS, load_hub_dataset, split_role
-from trainer.errors import DataError
+from trainer.errors import DataError, one_line
 
 if TYPE_CHECKING:
     import datasets
@@ -38,7 +37,6 @@ _TAR_END = 1024
 """Zeros with which a tar file ends, at least."""
 
 _logger = logging.getLogger(__name__)
-_ItemT = TypeVar("_ItemT")
 
 
 class _Bucket(ArrowFSWrapper):  # type: ignore[misc]
@@ -53,11 +51,9 @@ class _Bucket(ArrowFSWrapper):  # type: ignore[misc]
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
-        return (
-            path.removeprefix(f"{_BUCKET}://")
-            if isinstance(path, str)
-            else list(map(cls._strip_protocol, path))
-        )
+        if not isinstance(path, str):
+            return list(map(cls._strip_protocol, path))
+        return path.removeprefix(f"{_BUCKET}://")
 
 
 fsspec.register_implementation(_BUCKET, _Bucket, clobber=True)
@@ -90,48 +86,67 @@ class Shards:
 
         # The client of the hub tries again for half a minute each time; 20 times that, and nobody hears of it.
         datasets.config.STREAMING_READ_MAX_RETRIES = datasets.config.STREAMING_OPEN_MAX_RETRIES = 1
-        for shard in shards:
-            part = self.dataset.shard(num_shards=len(self), index=shard)
-            file = list(self.files)[shard] if len(self.files) == len(self) else next(iter(self.files), None)
-            yield from _patiently(
-                functools.partial(_rows_to_the_end, part, file, self.options), self.origin, file, self.options
-            )
+        return itertools.chain.from_iterable(map(self._rows_of, shards))
 
+    def _rows_of(self, shard: int) -> Iterator[dict[str, Any]]:
+        """The rows of one shard; where reading breaks off it begins again after a while, without those that were given.
 
-def _rows_to_the_end(
-    dataset: datasets.IterableDataset, file: str | None, options: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
-    """The rows of a shard; raises `_CutOffError` where it is a tar file without an end, which readers take for one."""
-    yield from _plain_rows(dataset)
-    if file is not None and file.lower().endswith(".tar") and _ending(file, options).strip(b"\0"):
-        raise _CutOffError(f"{Path(file).name} is cut off: it lacks the zeros with which a tar file ends")
+        Raises:
+            DataError: nothing more came for `PATIENCE_SECONDS`, or what is there cannot be read at all: twice the same
+                is wrong with a file of which the source gives the bytes.
+        """
+        part = self.dataset.shard(num_shards=len(self), index=shard)
+        file = list(self.files)[shard] if len(self.files) == len(self) else next(iter(self.files), None)
+        done, last, before = 0, time.monotonic(), ("", 0)
+        while True:
+            try:
+                for row in itertools.islice(_plain_rows(part), done, None):
+                    done += 1
+                    yield row
+                    last = time.monotonic()
+                if file is not None and file.lower().endswith(".tar") and self._ending(file).strip(b"\0"):
+                    raise DataError(  # readers take it for the end
+                        f"data={self.origin!r}: {Path(file).name} is cut off: it lacks the zeros with which a tar file "
+                        "ends; write it again, then go on with --resume"
+                    )
+                return
+            except _broken() as error:
+                reason = one_line(error)
+                damaged = before == (reason, done) and self._answers(file)
+                before = (reason, done)
+                lasting = isinstance(error, FileNotFoundError | PermissionError) or not isinstance(
+                    error, _lost()
+                )
+                waits = not (lasting or damaged or is_local(self.origin))
+                if not waits or time.monotonic() - last > PATIENCE_SECONDS:
+                    waited = f" for {PATIENCE_SECONDS:g} s" if waits else ""
+                    raise DataError(
+                        f"data={self.origin!r}: cannot be read{waited}: {reason}; look at the network and the files, "
+                        "then go on with --resume"
+                    ) from error
+                _logger.warning("data=%r: %s; it is tried again", self.origin, reason)
+                time.sleep(_WAIT_SECONDS)
 
+    def _ending(self, file: str) -> bytes:
+        """The last bytes of a file."""
+        with fsspec.open(file, **self.options) as opened:
+            opened.seek(-min(_TAR_END, opened.seek(0, 2)), 2)
+            return bytes(opened.read())
 
-class _CutOffError(DataError):
-    """A shard is not whole."""
-
-
-def _ending(file: str, options: Mapping[str, Any]) -> bytes:
-    """The last bytes of a file."""
-    with fsspec.open(file, **options) as opened:
-        opened.seek(-min(_TAR_END, opened.seek(0, 2)), 2)
-        return bytes(opened.read())
-
-
-def _answers(file: str | None, options: Mapping[str, Any]) -> bool:
-    """Whether a file can be read, whatever is in it."""
-    try:
-        return file is not None and bool(_ending(file, options))
-    except _broken():
-        return False
+    def _answers(self, file: str | None) -> bool:
+        """Whether a file can be read, whatever is in it."""
+        try:
+            return file is not None and bool(self._ending(file))
+        except _broken():
+            return False
 
 
 def _plain_rows(dataset: datasets.IterableDataset) -> Iterator[dict[str, Any]]:
     """Rows with names of classes, and the values of objects as columns of their own; lists are left out."""
+    from datasets import ClassLabel
+
     names = {
-        name: feature.names
-        for name, feature in (dataset.features or {}).items()
-        if hasattr(feature, "names") and hasattr(feature, "int2str")
+        name: kind.names for name, kind in (dataset.features or {}).items() if isinstance(kind, ClassLabel)
     }
     for row in dataset:
         plain: dict[str, Any] = {}
@@ -155,63 +170,20 @@ def _plain_rows(dataset: datasets.IterableDataset) -> Iterator[dict[str, Any]]:
         yield plain
 
 
-def _patiently(
-    read: Callable[[], Iterator[_ItemT]], origin: str, file: str | None, options: Mapping[str, Any]
-) -> Iterator[_ItemT]:
-    """All that `read` gives; where it breaks off it is called again after a while, and what was there already skipped.
+def _lost() -> tuple[type[Exception], ...]:
+    """What readers raise where a connection breaks off; it may be gone when one tries again."""
+    import pyarrow as pa
+    from huggingface_hub.errors import HfHubHTTPError
 
-    Raises:
-        DataError: nothing more came for `PATIENCE_SECONDS`, or what is there cannot be read at all: twice the same is
-            wrong with a `file` of which the source gives the bytes.
-    """
-    done, last, before = 0, time.monotonic(), ("", 0)
-    while True:
-        try:
-            for item in itertools.islice(read(), done, None):
-                done += 1
-                yield item
-                last = time.monotonic()
-            return
-        except _CutOffError as error:
-            raise DataError(f"data={origin!r}: {error}; write it again, then go on with --resume") from error
-        except _broken() as error:
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
-            damaged = before == (reason, done) and _answers(file, options)
-            before = (reason, done)
-            waits = _passes(error) and not damaged and not is_local(origin)
-            if not waits or time.monotonic() - last > PATIENCE_SECONDS:
-                waited = f" for {PATIENCE_SECONDS:g} s" if waits else ""
-                raise DataError(
-                    f"data={origin!r}: cannot be read{waited}: {reason}; look at the network and the files, then go on "
-                    "with --resume"
-                ) from error
-            _logger.warning("data=%r: %s; it is tried again", origin, reason)
-            time.sleep(_WAIT_SECONDS)
+    # The hub's client raises errors of httpx or httpx2, by version, where it gets no answer.
+    return (OSError, HfHubHTTPError.__bases__[0], EOFError, tarfile.TarError, pa.ArrowException)
 
 
 def _broken() -> tuple[type[Exception], ...]:
-    """What readers raise where a connection breaks off or a file is not what it should be."""
-    import pyarrow as pa
+    """The same, and what they raise where a file is not what it should be."""
     from datasets.exceptions import DatasetsError
 
-    of_connections = (OSError, _no_answer(), EOFError)
-    return (*of_connections, tarfile.TarError, pa.ArrowException, DatasetsError, ValueError, TypeError)
-
-
-def _no_answer() -> type[Exception]:
-    """What the hub's client raises where it gets no answer, httpx's or httpx2's by version."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    return HfHubHTTPError.__bases__[0]
-
-
-def _passes(error: Exception) -> bool:
-    """Whether an error may be gone when one tries again."""
-    import pyarrow as pa
-
-    if isinstance(error, FileNotFoundError | PermissionError):
-        return False
-    return isinstance(error, (OSError, _no_answer(), tarfile.TarError, pa.ArrowException, EOFError))
+    return (*_lost(), DatasetsError, ValueError, TypeError)
 
 
 def is_local(origin: str) -> bool:
@@ -232,9 +204,9 @@ def open_shards(config: TrainConfig) -> tuple[dict[str, Shards], list[str]]:
     notes: list[str] = []
     options: dict[str, Any] = {}
     if config.data.startswith(BUCKETS) or Path(config.data).expanduser().exists():
-        kind, files, options = _find_shards(config.data)
+        reader, files, options = _find_shards(config.data)
         with stream_errors(config):
-            builder = load_dataset_builder(kind, data_files=files, **options)
+            builder = load_dataset_builder(reader, data_files=files, **options)
     else:
         builder, notes = load_hub_dataset(config, load_dataset_builder)
     shards = {}
@@ -242,10 +214,9 @@ def open_shards(config: TrainConfig) -> tuple[dict[str, Shards], list[str]]:
         for name, streamed in builder.as_streaming_dataset().items():
             dataset = streamed
             # Of its own kind `datasets` decodes audio, and encodes that of tar files, which takes torchcodec.
-            for column in [
-                name for name, kind in (streamed.features or {}).items() if isinstance(kind, Audio)
-            ]:
-                dataset = dataset.cast_column(column, sound)
+            for column, kind in (streamed.features or {}).items():
+                if isinstance(kind, Audio):
+                    dataset = dataset.cast_column(column, sound)
             urls = (builder.config.data_files or {}).get(name, ())
             opening = options.get("storage_options", {})
             version = json.dumps(getattr(urls, "origin_metadata", ()))
@@ -258,8 +229,7 @@ def stream_errors(config: TrainConfig) -> Iterator[None]:
     try:
         yield
     except _broken() as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise DataError(f"data={config.data!r}: cannot be streamed: {reason}") from error
+        raise DataError(f"data={config.data!r}: cannot be streamed: {one_line(error)}") from error
 
 
 def _sizes(urls: Sequence[str], options: Mapping[str, Any]) -> dict[str, int]:
@@ -287,9 +257,8 @@ def _find_shards(data: str) -> tuple[str, dict[str, list[str]], dict[str, Any]]:
     try:
         if data.startswith(BUCKETS):
             uri = data
-            if (
-                uri.startswith("gs://") and "retry_limit_seconds" not in uri
-            ):  # by itself Google's client tries for 15 min
+            # By itself Google's client tries for a quarter of an hour.
+            if uri.startswith("gs://") and "retry_limit_seconds" not in uri:
                 uri += ("&" if "?" in uri else "?") + "retry_limit_seconds=20"
             filesystem, root = pyarrow.fs.FileSystem.from_uri(uri)
             prefix, options = f"{_BUCKET}://", {"storage_options": {_BUCKET: {"uri": uri}}}
@@ -302,8 +271,7 @@ def _find_shards(data: str) -> tuple[str, dict[str, list[str]], dict[str, Any]]:
             selector = pyarrow.fs.FileSelector(root, recursive=True)
             paths = sorted(info.path for info in filesystem.get_file_info(selector) if info.is_file)
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise DataError(f"data={data!r}: cannot be read: {reason}") from error
+        raise DataError(f"data={data!r}: cannot be read: {one_line(error)}") from error
     by_kind: dict[str, dict[str, list[str]]] = {}
     for path in paths:
         if (kind := _SHARDS.get(Path(path).suffix.lower())) is not None:

@@ -11,14 +11,14 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer.config import TrainConfig
-from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, read_audio
+from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, decode_each
 from trainer.data.cache import found_or_built
-from trainer.data.columns import cell_text, find_audio_column, find_text_column, transcript
+from trainer.data.columns import cell_text, find_audio_column, find_text_column, select_parts, transcript
 from trainer.data.drops import check_tokens, is_usable
 from trainer.data.embedded import find_file
 from trainer.data.sources import BUCKETS, SPLIT_ALIASES
@@ -37,7 +37,20 @@ SAMPLE = 64
 _ItemT = TypeVar("_ItemT")
 
 
-def keep_rows(folder: Path, rows: Mapping[str, Iterable[dict[str, Any]]]) -> None:
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
+
+
+def _kept_rows(
+    config: TrainConfig, name: str, key: Any, rows: Mapping[str, Iterable[dict[str, Any]]]
+) -> Path:
+    """The folder in `cache_dir` where rows are, read now unless they are there."""
+    folder = Path(config.cache_dir).expanduser().absolute() / f"{name}-{_digest(key)}"
+    found_or_built(folder, functools.partial(_write_rows, rows=rows))
+    return folder
+
+
+def _write_rows(folder: Path, rows: Mapping[str, Iterable[dict[str, Any]]]) -> None:
     """Write rows into a Parquet file for each split."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -48,13 +61,13 @@ def keep_rows(folder: Path, rows: Mapping[str, Iterable[dict[str, Any]]]) -> Non
         writer: pq.ParquetWriter | None = None
         while chunk := list(itertools.islice(remaining, SAMPLE)):
             if writer is None:
-                columns = dict.fromkeys(name for row in chunk for name in row)
-                kinds = {name: _kind([row.get(name) for row in chunk], sound) for name in columns}
+                names = dict.fromkeys(name for row in chunk for name in row)
+                kinds = {name: _kind([row.get(name) for row in chunk], sound) for name in names}
                 writer = pq.ParquetWriter(folder / f"{split}.parquet", pa.schema(kinds.items()))
-            values = {
-                name: [_cell(row.get(name), kind, sound) for row in chunk] for name, kind in kinds.items()
-            }
-            writer.write_table(pa.table(values, schema=writer.schema))
+            cells = [
+                {name: _cell(row.get(name), kind, sound) for name, kind in kinds.items()} for row in chunk
+            ]
+            writer.write_table(pa.Table.from_pylist(cells, writer.schema))
         if writer is not None:
             writer.close()
 
@@ -62,11 +75,10 @@ def keep_rows(folder: Path, rows: Mapping[str, Iterable[dict[str, Any]]]) -> Non
 def _kind(values: Sequence[Any], sound: Any) -> Any:
     import pyarrow as pa
 
-    known = [value for value in values if value is not None]
-    if any(isinstance(value, dict) for value in known):
+    if any(isinstance(value, dict) for value in values):
         return sound
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in known)
-    return pa.float64() if known and numbers else pa.string()
+    kinds = {type(value) for value in values} - {type(None)}
+    return pa.float64() if kinds and kinds <= {int, float} else pa.string()
 
 
 def _cell(value: Any, kind: Any, sound: Any) -> Any:
@@ -118,8 +130,7 @@ class TrainStream:
 
     def digest(self) -> str:
         """Tells these shards from others, wherever they are: by their names and sizes."""
-        named = sorted((Path(name).name, size) for name, size in self.shards.files.items())
-        return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:24]
+        return _digest(sorted((Path(name).name, size) for name, size in self.shards.files.items()))
 
     def describe(self) -> str:
         """What is known of it, for people."""
@@ -154,11 +165,10 @@ class TrainStream:
             else:
                 rows = itertools.islice(self.shards.rows(order), worker, None, workers)
             generator = np.random.default_rng([seed, epoch, worker, workers])
-            some = False
+            clip: StreamedClip | None = None
             for clip in _shuffled(filter(None, map(self._clip, rows)), buffer, generator):
-                some = True
                 yield clip
-            if not some:
+            if clip is None:
                 raise DataError(
                     f"data={self.shards.origin!r}: no clip of the training split has words"
                     + (f" and {self.wanted}" if self.wanted else "")
@@ -190,21 +200,9 @@ def _shuffled(items: Iterable[_ItemT], buffer: int, generator: np.random.Generat
         yield held[position]
 
 
-@dataclasses.dataclass(frozen=True)
-class OpenedStream:
-    """A source that is streamed: its training split, and the tables of what is kept of it."""
-
-    held_out: dict[str, str]
-    """Which split of the source is which of validation and test."""
-    tables: dict[str, list[Table]]
-    """Of those, by the source's names."""
-    notes: list[str]
-    train: Callable[[Mapping[str, list[str]]], TrainStream]
-    """The training split, of which only rows with certain values are wanted."""
-
-
-def open_stream(config: TrainConfig) -> OpenedStream:
-    """The source of `config`, its validation and test splits kept in `cache_dir`.
+def open_stream(config: TrainConfig) -> tuple[dict[str, list[Table]], dict[str, str], Shards, list[str]]:
+    """The source of `config`: tables of its validation and test splits, kept in `cache_dir`, by its names for them,
+    which of them plays which role, the training split, and notes.
 
     Raises:
         DataError: there is no source, no such split, or no clip with audio and text.
@@ -218,14 +216,9 @@ def open_stream(config: TrainConfig) -> OpenedStream:
         )
     held_out = {role: name for role, name in roles.items() if role != "train"}
     kept = {name: shards[name] for name in held_out.values()}
-    digest = hashlib.sha256(
-        json.dumps(
-            [config.data, [[name, dict(one.files), one.version] for name, one in kept.items()]]
-        ).encode()
-    )
-    folder = Path(config.cache_dir).expanduser().absolute() / f"streamed-{digest.hexdigest()[:24]}"
+    key = [config.data, [[name, dict(one.files), one.version] for name, one in kept.items()]]
     rows = {role: shards[name].rows(range(len(shards[name]))) for role, name in held_out.items()}
-    found_or_built(folder, functools.partial(keep_rows, rows=rows))
+    folder = _kept_rows(config, "streamed", key, rows)
     files = {role: folder / f"{role}.parquet" for role in held_out}
     held_out = {role: name for role, name in held_out.items() if files[role].exists()}
     tables = {name: [read_manifest(files[role])] for role, name in held_out.items()}
@@ -233,11 +226,11 @@ def open_stream(config: TrainConfig) -> OpenedStream:
         raise DataError(
             f"data={config.data!r}: the validation split {roles['validation']!r} has no rows; name another"
         )
-    return OpenedStream(held_out, tables, notes, functools.partial(_look_at, config, shards[roles["train"]]))
+    return tables, held_out, shards[roles["train"]], notes
 
 
-def _look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]]) -> TrainStream:
-    """The training split, once some of its clips were heard."""
+def look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]]) -> TrainStream:
+    """The training split, of which only rows with certain values are wanted, once some of its clips were heard."""
     rows = list(itertools.islice(shards.rows(range(len(shards))), SAMPLE))
     names = dict.fromkeys(name for row in rows for name in row)
     sounds = [name for name in names if any(isinstance(row.get(name), dict) for row in rows)]
@@ -255,35 +248,27 @@ def _look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]
             f"data={config.data!r}: columns {' and '.join(times)} say that rows are parts of recordings, which cannot "
             "be streamed; set segment_columns=null if they are not"
         )
-    for column in wanted:
-        if column not in columns:
-            raise DataError(
-                f"row_filter: no column {column!r} in the training split of {config.data!r}; "
-                f"it has {', '.join(columns)}"
-            )
+    select_parts([(table, range(len(rows)))], wanted)  # a column that is not there is told
     stream = TrainStream(config, shards, audio, text, wanted, 0, 0.0)
     clips = list(filter(None, map(stream._clip, rows)))
     check_tokens(config, [(clip.name, clip.text) for clip in clips])
     size = sum(len((row.get(name) or {}).get("bytes") or b"") for row in rows for name in sounds)
-    seconds, first = [], ""
-    for clip in clips:
-        try:
-            seconds.append(len(read_audio(clip.audio(config))) / SAMPLE_RATE)
-        except AudioError as error:
-            first = first or f" (the first is {clip.name}: {error})"
+    heard = [
+        one if isinstance(one, AudioError) else len(one.samples) / SAMPLE_RATE
+        for _, one in decode_each(clip.audio(config) for clip in clips)
+    ]
+    seconds = [one for one in heard if isinstance(one, float)]
     if clips and not seconds:
         raise DataError(
-            f"data={config.data!r}: none of the first {len(clips)} training clips can be heard{first}"
+            f"data={config.data!r}: none of the first {len(clips)} training clips can be heard (the first is "
+            f"{clips[0].name}: {heard[0]})"
         )
     estimate = float(len(rows))
     if len(rows) == SAMPLE:
         with stream_errors(config):
             estimate = estimate_rows(shards.files, shards.options, size / len(rows))
-    return dataclasses.replace(
-        stream,
-        n_clips=max(1, round(estimate * len(clips) / len(rows))),
-        mean_seconds=sum(seconds) / len(seconds) if seconds else 0.0,
-    )
+    n_clips, mean = max(1, round(estimate * len(clips) / len(rows))), sum(seconds) / max(1, len(seconds))
+    return dataclasses.replace(stream, n_clips=n_clips, mean_seconds=mean)
 
 
 _SAMPLED_SHARDS = 8
@@ -301,32 +286,25 @@ def is_far(data: str) -> bool:
 
 
 def keep_sample(config: TrainConfig, count: int) -> tuple[TrainConfig, str]:
-    """About so many rows of data that is far, kept in `cache_dir`; nothing else of it is read.
+    """Settings with which about so many rows of data that is far are read, and what the user should know of them.
 
-    They are the first of a few shards that `data_seed` chooses, a tenth of them of the validation and test split each.
-
-    Returns:
-        Settings with which they are read, and what the user should know of them.
+    They are the first of a few shards that `data_seed` chooses, a tenth of them of the validation and test split each,
+    and are kept in `cache_dir`; nothing else is read.
 
     Raises:
         DataError: the data or its training split cannot be had.
     """
     shards, notes = open_shards(config)
     roles = find_splits(config, shards)
-    chosen = [
-        config.data_seed,
-        count,
-        [[role, shards[name].version, [*shards[name].files]] for role, name in roles.items()],
-    ]
-    key = hashlib.sha256(json.dumps([config.data, config.data_config, chosen]).encode()).hexdigest()[:24]
-    folder = Path(config.cache_dir).expanduser().absolute() / f"sample-{key}"
+    whole = [[role, shards[name].version, [*shards[name].files]] for role, name in roles.items()]
     held_out = max(1, round(count * _HELD_OUT_SHARE))
     wanted = {role: held_out for role in roles if role != "train"}
     wanted = {"train": max(1, count - sum(wanted.values())), **wanted}
     rows = {
         role: _some_rows(shards[roles[role]], number, config.data_seed) for role, number in wanted.items()
     }
-    found_or_built(folder, functools.partial(keep_rows, rows=rows))
+    key = [config.data, config.data_config, [config.data_seed, count, whole]]
+    folder = _kept_rows(config, "sample", key, rows)
     own: dict[str, Any] = {f"{role}_split": role for role in SPLIT_ALIASES}
     note = f"a sample of about {count:,} clips, the first of some shards; the rest was not downloaded"
     return config.replace(data=str(folder), data_config=None, **own), "; ".join([*notes, note])

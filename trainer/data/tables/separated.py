@@ -7,7 +7,6 @@ import io
 import itertools
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from trainer.errors import DataError
 _SEPARATORS = ",;\t|"
 """Of .csv files: spreadsheets in half of Europe write semicolons."""
 _SEPARATOR_LINE = re.compile(r'"?sep=([,;|\t])"?[ \t]*\r?\n')
+_QUOTED = r'"[^"]*(?:""[^"]*)*"'
 _ROWS_LOOKED_AT = 200
 """From which the separator is told."""
 
@@ -50,14 +50,13 @@ def read_separated(path: Path, text: str) -> tuple[list[str], list[list[str]]]:
             if row:
                 rows.append(row + [""] * (len(header) - len(row)))
     except csv.Error as error:
-        if not quoted:
-            raise DataError(
-                f"{path}, line {begin + before}: not a valid {path.suffix[1:]} file: {error}"
-            ) from error
-        raise DataError(
-            f"{path}, line {begin + before}: a field begins with a quote and does not end with one; close it, and "
-            'double the quotes that belong to the text: "He said ""no"""'
-        ) from error
+        what = f"not a valid {path.suffix[1:]} file: {error}"
+        if quoted:
+            what = (
+                "a field begins with a quote and does not end with one; close it, and double the quotes that belong to "
+                'the text: "He said ""no"""'
+            )
+        raise DataError(f"{path}, line {begin + before}: {what}") from error
     return header, rows
 
 
@@ -80,10 +79,9 @@ def _find_separator(text: str) -> str:
 
 def _even_rows(text: str, separator: str) -> float:
     """Share of the first rows that have as many fields as the first line, if that has several."""
-    lengths = []
+    rows = _reader(text, separator, quoted=True, strict=False)
     try:
-        rows = _reader(text, separator, quoted=True, strict=False)
-        lengths += [len(row) for row in itertools.islice(rows, _ROWS_LOOKED_AT) if row]
+        lengths = [len(row) for row in itertools.islice(rows, _ROWS_LOOKED_AT) if row]
     except csv.Error:  # told by who reads all of it
         return 0.0
     return lengths.count(lengths[0]) / len(lengths) if lengths and lengths[0] > 1 else 0.0
@@ -98,23 +96,15 @@ def _is_quoted_tsv(text: str) -> bool:
     """
     if text.startswith('"'):
         return True
-    begun = list(_fields_with_quotes(text))
-    broken = sum(not closed for _, closed in begun)
-    doubled = sum(closed and '""' in field[1:-1] for field, closed in begun)
+    # Fields that begin with a quote, up to one that ends them, if any does.
+    begun = list(re.finditer(rf'(?:^|(?<=[\t\n]))(?:({_QUOTED})(?=\t|\r?\n|\r?\Z)|"[^\t\n]*)', text))
+    broken = sum(field[1] is None for field in begun)
+    doubled = sum(field[1] is not None and '""' in field[1][1:-1] for field in begun)
     if doubled > broken:
         return True
-    if broken or not any("\n" in field for field, _ in begun):
+    if broken or not any("\n" in field[0] for field in begun):
         return False
     return _all_even(text, quoted=True) and not _all_even(text, quoted=False)
-
-
-_QUOTED = r'"[^"]*(?:""[^"]*)*"'
-
-
-def _fields_with_quotes(text: str) -> Iterator[tuple[str, bool]]:
-    """The fields of a TSV that begin with a quote, and whether each ends with one; one that does not is cut off."""
-    for match in re.finditer(rf'(?:^|(?<=[\t\n]))(?:({_QUOTED})(?=\t|\r?\n|\r?\Z)|"[^\t\n]*)', text):
-        yield match[0], match[1] is not None
 
 
 def _all_even(text: str, *, quoted: bool) -> bool:

@@ -29,6 +29,8 @@ _MARKS = re.compile(
     r"</?(?:[A-Za-z][^<>]*)?>|<[\d:.]+>"  # <i>, <font ...>, <v Speaker>, <00:01.500>, but no 5 < 6
     r"|\{[\\Yy][^{}]*\}"  # {\an8}, {Y:i}
 )
+_COMMENT = re.compile(r"(?<=\n\n)NOTE.*(?:\n.+)*")
+"""Of WebVTT; it may hold anything."""
 _DASH = re.compile(r"^\s*[-\u2010-\u2015]+\s*(?=\S)")
 _LABELS = re.compile(r"(?:\d+[.,]\d+\t\d+[.,]\d+\t.*\n?)+")
 """A label track of Audacity."""
@@ -40,50 +42,54 @@ Cue = tuple[float, float | None, str, int]
 
 
 def find_recordings(folder: Path, config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]] | None:
-    """All recordings below a folder that have texts beside them, as one table; None where there are none.
+    """All recordings below a folder that have texts beside them, as one table, and notes; None where there are none.
 
     `talk.mp4` has `talk.srt`, `talk.en.vtt` or `talk.txt` beside it; of several languages that is taken which is
     written.
-
-    Returns:
-        The table, and notes for the user.
 
     Raises:
         DataError: subtitles are damaged, or none fits.
     """
     recordings, twins, texts = _files_below(folder)
-    pairs, alone = _pairs(recordings, texts)
-    alone = [path for path in alone if path.suffix.lower() != PLAIN_TEXT]
+    pairs: dict[Path, list[tuple[str, Path]]] = {}  # with the language in the name of each text
+    alone = []
+    for text in texts:
+        stem = text.with_suffix("")
+        if stem in recordings:
+            pairs.setdefault(recordings[stem], []).append(("", text))
+        elif stem.suffix and (shorter := stem.with_suffix("")) in recordings:
+            pairs.setdefault(recordings[shorter], []).append((stem.suffix[1:], text))
+        elif text.suffix.lower() != PLAIN_TEXT:
+            alone.append(text)
     if not pairs and not alone:
         return None
-    chosen = {
-        path: one for path, some in pairs.items() if (one := _of_language(config, path, some)) is not None
-    }
+    found = {path: _of_language(config, path, some) for path, some in pairs.items()}
+    chosen = {path: text for path, text in found.items() if text is not None}
     notes = []
     without = [path for path in recordings.values() if path not in chosen]
-    for paths, text in (
+    for paths, what in (
         (twins, "recordings that are left out, since others have the same name"),
         (without, "recordings without subtitles of the same name"),
         (alone, "subtitles without a recording of the same name"),
     ):
         if paths:
-            notes.append(f"{text} beside them: {len(paths):,}, such as {paths[0]}")
+            notes.append(f"{what} beside them: {len(paths):,}, such as {paths[0]}")
     if not chosen:
         raise DataError(
-            f"data={config.data!r}: {notes[-1] if notes else 'no subtitles'}; name them alike: talk.mp4 and talk.srt, "
+            f"data={config.data!r}: {notes[-1]}; name them alike: talk.mp4 and talk.srt, "
             f"or talk.{config.written_language}.srt"
         )
-    columns: dict[str, list[Any]] = {name: [] for name in ("audio", "text", "start", "end", CUE_COLUMN)}
-    for path, file in chosen.items():
-        for start, end, text, line in _read_beside(file, config):
-            row = (str(path.relative_to(folder)), text, start, end, f"{file}, line {line}")
-            for values, value in zip(columns.values(), row, strict=True):
-                values.append(value)
-    kind = (
-        "texts" if all(file.suffix.lower() == PLAIN_TEXT for file in chosen.values()) else "cues of subtitles"
-    )
+    rows = [
+        (str(path.relative_to(folder)), text, start, end, f"{file}, line {line}")
+        for path, file in chosen.items()
+        for start, end, text, line in _read_beside(file, config)
+    ]
+    names = ("audio", "text", "start", "end", CUE_COLUMN)
+    columns: dict[str, list[Any]] = {name: [row[at] for row in rows] for at, name in enumerate(names)}
+    plain = all(file.suffix.lower() == PLAIN_TEXT for file in chosen.values())
+    kind = "texts" if plain else "cues of subtitles"
     many = "s" * (len(chosen) != 1)
-    notes.append(f"{len(columns['text']):,} {kind} beside {len(chosen):,} recording{many}")
+    notes.append(f"{len(rows):,} {kind} beside {len(chosen):,} recording{many}")
     return {"": [Table(str(folder), columns, bases=(folder,), pack_seconds=_PACKED)]}, notes
 
 
@@ -100,23 +106,6 @@ def _files_below(folder: Path) -> tuple[dict[Path, Path], list[Path], list[Path]
             elif path.suffix.lower() in SUFFIXES:
                 texts.append(path)
     return recordings, twins, texts
-
-
-def _pairs(
-    recordings: dict[Path, Path], texts: Sequence[Path]
-) -> tuple[dict[Path, list[tuple[str, Path]]], list[Path]]:
-    """Texts of each recording with the language in their names, and those that belong to none."""
-    pairs: dict[Path, list[tuple[str, Path]]] = {}
-    alone = []
-    for path in texts:
-        stem = path.with_suffix("")
-        if stem in recordings:
-            pairs.setdefault(recordings[stem], []).append(("", path))
-        elif stem.suffix and (shorter := stem.with_suffix("")) in recordings:
-            pairs.setdefault(recordings[shorter], []).append((stem.suffix[1:], path))
-        else:
-            alone.append(path)
-    return pairs, alone
 
 
 def _of_language(config: TrainConfig, recording: Path, some: list[tuple[str, Path]]) -> Path | None:
@@ -154,40 +143,25 @@ def read_cues(path: Path, gap: str = " ") -> list[Cue]:
     Raises:
         DataError: the file cannot be read, or a line of times is none.
     """
-    lines = read_text(path).split("\n")
-    vtt = lines[0].startswith("WEBVTT")
-    first = next((at for at, line in enumerate(lines) if "-->" in line), 0)
-    counted = vtt or lines[first - 1].strip().isdecimal()
+    text = read_text(path)
+    vtt = text.startswith("WEBVTT")
+    if vtt:
+        text = _COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)
+    lines = text.split("\n")
+    of_times = [at for at, line in enumerate(lines) if "-->" in line]
+    counted = vtt or any(lines[at - 1].strip().isdecimal() for at in of_times[:1])
     raw: list[tuple[float, float, list[str], int]] = []
-    number = 0
-    while number < len(lines):
-        number += 1
-        if vtt and lines[number - 1].startswith("NOTE"):  # a comment may hold anything
-            while number < len(lines) and lines[number]:
-                number += 1
-        if "-->" not in lines[number - 1]:
-            continue
-        times = _TIMES.fullmatch(lines[number - 1])
+    for at, following in itertools.pairwise([*of_times, len(lines)]):
+        times = _TIMES.fullmatch(lines[at])
         if times is None:
             raise DataError(
-                f"{path}, line {number}: {lines[number - 1].strip()[:80]!r} are no times; write them as "
+                f"{path}, line {at + 1}: {lines[at].strip()[:80]!r} are no times; write them as "
                 "00:01:02,500 --> 00:01:04,000"
             )
-        start, end = (_seconds(*times.groups()[at : at + 4]) for at in (0, 4))
-        line, texts = number, []
-        while number < len(lines) and "-->" not in lines[number] and (lines[number] or not vtt):
-            texts.append(lines[number])
-            number += 1
-        raw.append(
-            (
-                start,
-                end,
-                _spoken_lines(
-                    texts, counter_follows=counted and "-->" in "".join(lines[number : number + 1])
-                ),
-                line,
-            )
-        )
+        start, end = (_seconds(*times.groups()[first : first + 4]) for first in (0, 4))
+        behind = next((empty for empty in range(at, following) if vtt and not lines[empty]), following)
+        counter_follows = counted and behind == following < len(lines)
+        raw.append((start, end, _spoken_lines(lines[at + 1 : behind], counter_follows), at + 1))
     cues: list[Cue] = [
         (start, end, gap.join(said), line) for start, end, said, line in _unrolled(raw) if said
     ]
@@ -200,7 +174,7 @@ def _seconds(hours: str | None, minutes: str, seconds: str, fraction: str) -> fl
     return int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + int(fraction.ljust(3, "0")) / 1000
 
 
-def _spoken_lines(lines: Sequence[str], *, counter_follows: bool) -> list[str]:
+def _spoken_lines(lines: Sequence[str], counter_follows: bool) -> list[str]:
     """What is said in each line of a cue: without tags, dashes before speakers, entities and the next cue's number."""
     plain = [html.unescape(_MARKS.sub("", line)) for line in lines]
     said = [text for line in plain if (text := " ".join(_DASH.sub("", line).split()))]

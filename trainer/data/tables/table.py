@@ -16,16 +16,15 @@ from trainer.data.embedded import (
     DatasetAudio,
     EmbeddedAudio,
     ParquetAudio,
+    audio_columns,
     find_file,
-    holds_audio,
 )
 from trainer.data.tables.separated import read_separated
-from trainer.errors import DataError
+from trainer.errors import DataError, one_line
 
 if TYPE_CHECKING:
     import datasets
 
-MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 CUE_COLUMN = "subtitle cue"
 """Column of a table made of subtitles: file and line of each cue."""
 _AUDIO_FOLDERS = ("clips", "audios", "wavs")
@@ -56,11 +55,8 @@ class Table:
         return [*self.embedded, *self.columns]
 
     def __len__(self) -> int:
-        for values in self.columns.values():
-            return len(values)
-        for audio in self.embedded.values():
-            return len(audio.names)
-        return 0
+        columns = [*self.columns.values(), *(audio.names for audio in self.embedded.values())]
+        return len(columns[0]) if columns else 0
 
     def find(self, name: str) -> str:
         """The path of a file that a cell names; where it is missing, that where it would be.
@@ -81,11 +77,9 @@ class Table:
 
 
 def read_manifest(path: Path, *, bases: tuple[Path, ...] = ()) -> Table:
-    """The rows of a manifest; its kind is told by the suffix.
+    """The rows of a manifest: CSV, TSV, JSONL (or other JSON with rows) or Parquet, as the suffix says.
 
-    Args:
-        path: CSV, TSV, JSONL (or other JSON with rows) or Parquet.
-        bases: folders that audio paths are relative to, beside the manifest's own and those that releases have in it.
+    Audio paths are relative to its folder, to one that releases have in it, or to one of `bases`.
 
     Raises:
         DataError: the file is not what its suffix says.
@@ -132,15 +126,12 @@ def _ljspeech_columns(path: Path, text: str) -> dict[str, list[Any]] | None:
     wavs = path.parent / "wavs"
     if path.suffix.lower() != ".csv" or not wavs.is_dir():
         return None
-    rows = [line.split("|") for line in text.split("\n") if line]
+    rows = [[*line.split("|"), ""] for line in text.split("\n") if line]
     sounds = [file for file in sorted(wavs.iterdir()) if file.suffix.lower() in AUDIO_SUFFIXES]
     files = {name: file.name for file in sounds for name in (file.name, file.stem)}
     if not rows or rows[0][0] not in files:
         return None
-    return {
-        "audio": [files.get(row[0], row[0]) for row in rows],
-        "text": [row[1] if len(row) > 1 else "" for row in rows],
-    }
+    return {"audio": [files.get(row[0], row[0]) for row in rows], "text": [row[1] for row in rows]}
 
 
 def _require_different(path: Path, names: Sequence[str]) -> None:
@@ -152,7 +143,7 @@ def _require_different(path: Path, names: Sequence[str]) -> None:
 
 
 def _json_columns(path: Path, text: str) -> dict[str, list[Any]]:
-    """Of an object a line, a list of objects, or one object that holds the list or, as pandas writes it, columns."""
+    """Of an object a line, a list of objects, or one object that holds the list or, of pandas, columns."""
     begin, last = len(text) - len(text.lstrip()), len(text.rstrip())
     try:
         first, end = json.JSONDecoder().raw_decode(text, begin) if last else ([], 0)
@@ -184,17 +175,16 @@ def _json_lines(path: Path, text: str) -> list[Any]:
 
 def _unwrapped(value: Any) -> list[Any]:
     """The rows of a file that is one JSON value."""
-    if not isinstance(value, dict) or not value:
+    if not isinstance(value, dict):
         return value if isinstance(value, list) else [value]
     for name in _WRAPPERS:
         if isinstance(value.get(name), list):
             return list(value[name])
     columns = list(value.values())
-    if all(isinstance(column, dict) and column.keys() == columns[0].keys() for column in columns):
-        columns = [list(column.values()) for column in columns]
-    elif not all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
-        return [value]
-    return [dict(zip(value, cells, strict=True)) for cells in zip(*columns, strict=True)]
+    if columns and all(isinstance(column, dict) and column.keys() == columns[0].keys() for column in columns):
+        rows = zip(*(column.values() for column in columns), strict=True)
+        return [dict(zip(value, cells, strict=True)) for cells in rows]
+    return [value]
 
 
 def _read_parquet(path: Path, bases: tuple[Path, ...]) -> Table:
@@ -205,19 +195,16 @@ def _read_parquet(path: Path, bases: tuple[Path, ...]) -> Table:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
             _require_different(path, schema.names)
-            rated = RATE_COLUMN in schema.names
-            embedded = {
-                field.name: ParquetAudio(path, field.name, bases)
-                for field in schema
-                if holds_audio(field.type, rated=rated)
+            heavy = audio_columns(schema)
+            table = file.read(columns=[name for name in schema.names if name not in heavy])
+            columns = {name: table.column(name).to_pylist() for name in table.column_names}
+            rates = columns.get(RATE_COLUMN)
+            embedded: dict[str, EmbeddedAudio] = {
+                name: ParquetAudio(path, name, bases, rates) for name in heavy
             }
-            table = file.read(columns=[field.name for field in schema if field.name not in embedded])
     except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"{path}: is not a Parquet file that can be read: {str(error).splitlines()[0]}"
-        ) from error
-    columns = {name: table.column(name).to_pylist() for name in table.column_names}
-    return Table(str(path), columns, dict(embedded), bases)
+        raise DataError(f"{path}: is not a Parquet file that can be read: {one_line(error)}") from error
+    return Table(str(path), columns, embedded, bases)
 
 
 def table_of_dataset(data: datasets.Dataset, origin: str, bases: tuple[Path, ...] = ()) -> Table:
@@ -229,13 +216,13 @@ def table_of_dataset(data: datasets.Dataset, origin: str, bases: tuple[Path, ...
         if isinstance(feature, Audio):
             data = data.cast_column(name, Audio(decode=False))
     schema = data.features.arrow_schema
-    rated = RATE_COLUMN in schema.names
-    heavy = [field.name for field in schema if holds_audio(field.type, rated=rated)]
+    heavy = audio_columns(schema)
     columns = dict(data.remove_columns(heavy).to_dict()) if len(heavy) < len(schema) else {}
     for name, feature in data.features.items():
         if isinstance(feature, ClassLabel) and name in columns:
             names = feature.names
             # A class is stored as a number, -1 where it is not known; people filter by its name.
             columns[name] = [None if value is None or value < 0 else names[value] for value in columns[name]]
-    embedded: dict[str, EmbeddedAudio] = {name: DatasetAudio(data, name, bases) for name in heavy}
+    rates = columns.get(RATE_COLUMN)
+    embedded: dict[str, EmbeddedAudio] = {name: DatasetAudio(data, name, bases, rates) for name in heavy}
     return Table(origin, columns, embedded, bases)
