@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,6 @@ AUDIO_SUFFIXES = (
 _FOLDERS = 16
 """Folders beside that of a missing file in which one of its name is looked for."""
 _BLOCK_SECONDS = 5
-"""Audio that is decoded at once."""
 _MISSING = 0.1
 """Seconds by which a part may reach beyond the end of its file, or a file be shorter than it announces."""
 _FAR_BEYOND = 20
@@ -64,10 +63,6 @@ class Span:
     problem: str = ""
     """What is wrong with these times; empty where nothing is."""
 
-    def describe(self) -> str:
-        """`12.50-31.20`."""
-        return f"{self.start:.2f}-" + ("" if self.end is None else f"{self.end:.2f}")
-
 
 WHOLE = Span(0.0, None)
 
@@ -88,7 +83,6 @@ class AudioFile:
     """One file that is decoded block by block; what it holds is known at its end."""
 
     def __init__(self, source: str | bytes | Path, channel: int | None = None) -> None:
-        """Of a path or the content of a file; `channel` is the one to read, from 1, `None` the mean of all."""
         self._source, self._channel = source, channel
         self.seconds: float | None = None
         """Length that the headers announce; `None` where they announce none."""
@@ -103,11 +97,8 @@ class AudioFile:
     def stream(self) -> Iterator[np.ndarray]:
         """All that can be decoded as 16 kHz mono, float32 (samples,), finite, with full scale as 1.
 
-        Memory does not grow with the file.
-
         Raises:
-            AudioError: `empty_audio`, `missing_channel` or `unreadable_audio`: not even the beginning can be decoded,
-                or samples are no numbers of audio.
+            AudioError: not even the beginning can be decoded, or samples are no numbers of audio.
         """
         import numpy as np
         import soxr
@@ -117,17 +108,14 @@ class AudioFile:
             if rate not in _RATES:
                 raise AudioError("unreadable_audio", f"announces {rate} samples a second")
             if self._channel is not None and self._channel > decoder.channels:
-                many = "s" if decoder.channels > 1 else ""
-                raise AudioError(
-                    "missing_channel", f"has {decoder.channels} channel{many}, not {self._channel}"
-                )
+                there = f"{decoder.channels} channel{'s' * (decoder.channels > 1)}"
+                raise AudioError("missing_channel", f"has {there}, not {self._channel}")
             held = 0.0
             resampler = soxr.ResampleStream(rate, SAMPLE_RATE, 1, dtype="float32", quality="HQ")
             for samples in decoder.blocks():
                 if not max(samples.max(), -samples.min()) <= _LOUDEST:  # nor is what is no number
-                    raise AudioError(
-                        "unreadable_audio", "has samples that are not finite, or far beyond full scale"
-                    )
+                    problem = "has samples that are not finite, or far beyond full scale"
+                    raise AudioError("unreadable_audio", problem)
                 held += len(samples) / rate
                 if self._channel is not None:
                     mono = np.ascontiguousarray(samples[:, self._channel - 1])
@@ -162,8 +150,9 @@ class AudioFile:
             self._end += len(block)
             while self._blocks and self._first + len(self._blocks[0]) <= start:
                 self._first += len(self._blocks.pop(0))
-            if end is None and _is_over(self._end / SAMPLE_RATE - span.start, max_seconds):
-                _refuse_long(max(self._end / SAMPLE_RATE, self.seconds or 0.0) - span.start, max_seconds)
+            if end is None:
+                announced = (self.seconds or 0.0) - span.start
+                _refuse_long(self._end / SAMPLE_RATE - span.start, max_seconds, announced)
         if (end is None or end > self._end) and self.incomplete:
             raise AudioError("incomplete_audio", self.incomplete)
         if not self._end:
@@ -183,7 +172,7 @@ class AudioFile:
 @dataclasses.dataclass(frozen=True)
 class DecodedAudio:
     samples: np.ndarray
-    """float32 (samples,), 16 kHz mono in about -1 to 1: the mean of the channels, or the one wanted."""
+    """float32 (samples,), 16 kHz mono in about -1 to 1."""
     cancelled: bool
     """Whether channels cancel each other, so that one of them stands for all."""
 
@@ -194,8 +183,7 @@ def read_audio(source: AudioSource | str | bytes | Path, *, max_seconds: float |
     A clip of more than `max_seconds` is refused without decoding all of it.
 
     Raises:
-        AudioError: `unreadable_audio`, `empty_audio`, `incomplete_audio`, `too_long_audio`, `missing_channel` or
-            `wrong_times`.
+        AudioError: it cannot be used.
     """
     wanted = source if isinstance(source, AudioSource) else AudioSource(source)
     [(_, decoded)] = decode_each([wanted], max_seconds=max_seconds)
@@ -223,26 +211,20 @@ def decode_each(
                 _refuse_long(lasts, max_seconds)
             if file is None or not file.holds(source):
                 file = AudioFile(source.file, source.channel)
-            samples = file.cut(span, max_seconds)
-            yield source, DecodedAudio(samples, file.cancelled)
+            yield source, DecodedAudio(file.cut(span, max_seconds), file.cancelled)
         except AudioError as error:
             yield source, error
 
 
-def _is_over(seconds: float, most: float | None) -> bool:
-    return most is not None and seconds > most + 0.5 / SAMPLE_RATE
-
-
-def _refuse_long(seconds: float, most: float | None) -> None:
-    if _is_over(seconds, most):
-        raise AudioError("too_long_audio", f"{seconds:.2f} s, over the model's window of {most:g} s")
+def _refuse_long(seconds: float, most: float | None, announced: float = 0.0) -> None:
+    if most is not None and seconds > most + 0.5 / SAMPLE_RATE:
+        raise AudioError(
+            "too_long_audio", f"{max(seconds, announced):.2f} s, over the model's window of {most:g} s"
+        )
 
 
 def mix(samples: np.ndarray) -> tuple[np.ndarray, bool]:
-    """The mean of (samples, channels), or the loudest channel where they cancel each other; and whether they do.
-
-    Opposite phase comes from a cable or a plug with its poles exchanged; the mean of such channels is silence.
-    """
+    """The mean of (samples, channels), or the loudest channel of those in opposite phase; and whether they are."""
     import numpy as np
 
     if samples.shape[1] == 1:
@@ -258,8 +240,6 @@ def mix(samples: np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 # Decoders: each has `rate`, `channels` and `announced` seconds, gives `blocks`, then says its `failure`.
-
-
 _SHORTER = re.compile(r"(?m)^ *(?:data|SSND|Riff size|riff|Data Size) *: (\d+) \(should be (\d+)\)")
 
 
@@ -316,11 +296,9 @@ class _Ffmpeg:
         import av
 
         try:
-            options = {"format_whitelist": _FORMATS}
-            container: Any = av.open(file, metadata_errors="replace", options=options)
+            container: Any = av.open(file, metadata_errors="replace", options={"format_whitelist": _FORMATS})
         except (av.FFmpegError, ValueError) as error:
             raise AudioError("unreadable_audio", f"cannot be decoded: {_reason(error)}") from error
-        self.container = container
         stream: Any = container.streams.best("audio")
         if stream is None:
             raise AudioError("empty_audio", "the file has no sound in it")
@@ -329,7 +307,7 @@ class _Ffmpeg:
                 other.discard = av.stream.Discard.all
         if not isinstance(stream.codec_context, av.AudioCodecContext):
             raise AudioError("unreadable_audio", "its sound is in a coding that is not known")
-        self.stream = stream
+        self.container, self.stream = container, stream
         self.name = container.format.name.partition(",")[0]
         self.rate, self.channels = stream.codec_context.rate, stream.codec_context.channels
         self.layout = stream.codec_context.layout
@@ -391,11 +369,11 @@ class _Ffmpeg:
                     if form != (form := (frame.format.name, frame.layout.name, frame.sample_rate)):
                         converter = av.AudioResampler("fltp", self.layout, self.rate)
                     if gap > _GAP:
-                        for _ in range(round(gap * 100)):
-                            yield np.zeros((self.channels, self.rate // 100), np.float32)
+                        yield from [np.zeros((self.channels, self.rate // 100), np.float32)] * round(
+                            gap * 100
+                        )
                     expected = start + frame.samples / frame.sample_rate
-                    for converted in converter.resample(frame):
-                        yield converted.to_ndarray()
+                    yield from (converted.to_ndarray() for converted in converter.resample(frame))
         except av.FFmpegError as bad:
             error = _reason(bad)
         if error and self.name != "mp3":
@@ -405,11 +383,8 @@ class _Ffmpeg:
         self.container.close()
 
 
-_Decoder: TypeAlias = _Sndfile | _Ffmpeg
-
-
 @contextlib.contextmanager
-def _decoder(source: str | bytes | Path) -> Iterator[_Decoder]:
+def _decoder(source: str | bytes | Path) -> Iterator[_Sndfile | _Ffmpeg]:
     """What decodes a file; errors of the disk as those of a clip."""
     try:
         if isinstance(source, bytes):
@@ -423,8 +398,7 @@ def _decoder(source: str | bytes | Path) -> Iterator[_Decoder]:
     except FileNotFoundError as error:
         raise AudioError("unreadable_audio", f"file not found{_other_file(source)}") from error
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise AudioError("unreadable_audio", f"cannot be read: {reason}") from error
+        raise AudioError("unreadable_audio", f"cannot be read: {_reason(error)}") from error
 
 
 def _other_file(source: str | bytes | Path) -> str:
@@ -447,7 +421,7 @@ def _files_near(folder: Path) -> dict[str, Path]:
     return files
 
 
-def _choose(file: BinaryIO) -> _Decoder:
+def _choose(file: BinaryIO) -> _Sndfile | _Ffmpeg:
     if not (head := file.read(12)):
         raise AudioError("empty_audio", "the file is empty")
     file.seek(0)
@@ -460,10 +434,8 @@ def _choose(file: BinaryIO) -> _Decoder:
     return _choose_ogg(file) if head[:4] == b"OggS" else _Ffmpeg(file)
 
 
-def _choose_ogg(file: BinaryIO) -> _Decoder:
+def _choose_ogg(file: BinaryIO) -> _Sndfile | _Ffmpeg:
     """libsndfile decodes Opus at its recording's rate, FFmpeg at 48 kHz; of joined files libsndfile reads the first.
-
-    Resampled from 48 kHz the highest mel band of the demo's clips differs by 6 dB (median), at most 18 dB.
 
     Ogg announces no length: one that ends inside a page is cut.
     """
@@ -471,9 +443,8 @@ def _choose_ogg(file: BinaryIO) -> _Decoder:
     file.seek(0)
     page = content[content.rfind(b"OggS") :]
     torn = len(page) < 27 or len(page) < 27 + page[26] + sum(page[27 : 27 + page[26]])
-    decoder: _Decoder
     try:
-        decoder = _Sndfile(file) if content.count(b"OggS\0\2") == 1 else _Ffmpeg(file)
+        decoder: _Sndfile | _Ffmpeg = _Sndfile(file) if content.count(b"OggS\0\2") == 1 else _Ffmpeg(file)
     except AudioError:  # Speex
         file.seek(0)
         decoder = _Ffmpeg(file)

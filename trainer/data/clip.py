@@ -37,8 +37,11 @@ class Clip:
 
     @property
     def name(self) -> str:
-        """The file and the part of it, for messages and lists."""
-        return self.recording if self.span is None else f"{self.recording} [{self.span.describe()}]"
+        """The file and the part of it, for messages and lists: `talk.mp3 [12.50-31.20]`."""
+        if self.span is None:
+            return self.recording
+        end = "" if self.span.end is None else f"{self.span.end:.2f}"
+        return f"{self.recording} [{self.span.start:.2f}-{end}]"
 
     def cell(self, column: str) -> str:
         """What the clip's row has in a column of the data (speaker, accent ...); empty where it has none.
