@@ -23,24 +23,13 @@ from trainer.languages import resolve_language
 BUDGETS = ("epochs", "max_steps", "max_samples", "max_hours")
 """Settings of which one says how long a training is."""
 _NOT_STREAMED = (
-    "splits",
-    "max_train_clips",
-    "source_weights",
-    "language_column",
-    "task_column",
-    "pack_seconds",
+    *("splits", "max_train_clips", "source_weights", "language_column", "task_column", "pack_seconds"),
 )
 SOUNDS = ("noise_dir", "impulse_dir")
 """Settings that name folders of audio that training clips are mixed with."""
 #: Settings that decide which clip is in which split.
 SPLIT_SETTINGS = (
-    "train_split",
-    "validation_split",
-    "test_split",
-    "validation_share",
-    "data_seed",
-    "split_by",
-    "splits",
+    *("train_split", "validation_split", "test_split", "validation_share", "data_seed", "split_by", "splits"),
 )
 
 #: Settings that say how rows become clips.
@@ -520,11 +509,7 @@ def describe_field(name: str) -> str:
             text += f" from {low} to {high}"
         elif low is not None:
             text += f" of at least {low}"
-    others = [
-        *field_words(name),
-        *(["auto"] if name in AUTOMATIC else []),
-        *(["null"] if optional else []),
-    ]
+    others = [*field_words(name), *(["auto"] if name in AUTOMATIC else []), *(["null"] if optional else [])]
     return " or ".join([", ".join([text, *others[:-1]]), *others[-1:]])
 
 

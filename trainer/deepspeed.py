@@ -17,13 +17,8 @@ from trainer.errors import ConfigError
 PACKAGED = ("ds_config.json", "ds_config_zero3.json")
 """ZeRO 2 and ZeRO 3, beside the packages in the repository, in `share/tune-whisper` when installed."""
 AUTO = (
-    *(
-        "train_micro_batch_size_per_gpu",
-        "gradient_accumulation_steps",
-        "train_batch_size",
-        "gradient_clipping",
-    ),
-    *("bf16.enabled", "fp16.enabled"),
+    *("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size"),
+    *("gradient_clipping", "bf16.enabled", "fp16.enabled"),
     *(f"optimizer.params.{name}" for name in ("lr", "betas", "eps", "weight_decay")),
 )
 """What `TrainConfig` decides, trial by trial: a number here would silently win over the search space."""

@@ -43,16 +43,11 @@ def seal(folder: Path, whole_bytes: int = WHOLE_BYTES) -> None:
     All files are on the disk before the manifest takes its name.
     """
     files = files_of(folder, whole_bytes)
-    flush_all(folder)
-    write_whole(folder / MANIFEST, manifest_of(files), sync=True)
-    flush(folder)
-
-
-def flush_all(folder: Path) -> None:
-    """Return once all that a folder holds is on the disk, its entries too; raises `OSError` as `flush` does."""
     for path in (*folder.rglob("*"), folder):
         if path.is_file() or path.is_dir():
             flush(path)
+    write_whole(folder / MANIFEST, manifest_of(files), sync=True)
+    flush(folder)
 
 
 def problem_of(folder: Path, whole_bytes: int = WHOLE_BYTES) -> str | None:

@@ -20,7 +20,7 @@ from trainer.train import train
 from trainer.training.window import FRAMES_PER_SECOND, window_frames
 
 if TYPE_CHECKING:
-    from trainer.data.prepared import PreparedData, PreparedSplit
+    from trainer.data.prepared import PreparedData
 
 _WARM_UP_STEPS = 3
 """Not timed: libraries choose their kernels, the model is compiled where it is to be, memory is taken."""
@@ -35,9 +35,10 @@ def probe_step(config: TrainConfig, data: PreparedData, *, seconds: float) -> fl
     Raises:
         UserError: the model or the disk cannot be used, or the model's loss is no finite number.
     """
-    size = config.train_batch_size
     # Of a stream no clips are at hand; those of the validation split are like its own.
-    clips = _longest_texts(data.splits.get("train", data.splits["validation"]), size)
+    split = data.splits.get("train", data.splits["validation"])
+    longest = sorted(range(len(split)), key=split.n_tokens, reverse=True)
+    clips = split.only(list(itertools.islice(itertools.cycle(longest), config.train_batch_size)))
     config = config.replace(
         streaming=False,
         max_samples=None,
@@ -90,9 +91,3 @@ def _window(config: TrainConfig, data: PreparedData) -> int:
     from trainer.training.augmented import augmented_frames
 
     return augmented_frames(config, data.splits["train"], window, full)
-
-
-def _longest_texts(split: PreparedSplit, count: int) -> PreparedSplit:
-    """So many clips, those with the longest texts; again from the longest one where there are fewer."""
-    clips = sorted(range(len(split)), key=split.n_tokens, reverse=True)
-    return split.only(list(itertools.islice(itertools.cycle(clips), count)))

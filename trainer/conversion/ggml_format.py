@@ -62,6 +62,7 @@ def convert(folder: Path, output: Path, quantization: str) -> None:
     Raises:
         ModelError: the model has parts that whisper.cpp has not.
     """
+    import numpy as np
     import torch
     from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
@@ -73,7 +74,9 @@ def convert(folder: Path, output: Path, quantization: str) -> None:
     output.mkdir(parents=True, exist_ok=True)
     with (output / MODEL_FILE).open("wb") as file:
         _write_head(file, model.config, quantization)
-        _write_filters(file, processor)
+        # (mels, frequencies): transformers holds them transposed.
+        filters = np.ascontiguousarray(processor.feature_extractor.mel_filters.T, dtype="<f4")
+        file.write(struct.pack("<2i", *filters.shape) + filters.tobytes())
         _write_tokens(file, processor)
         for name, tensor in _tensors(model, folder):
             _write_tensor(file, name, tensor, quantization)
@@ -95,15 +98,6 @@ def _write_head(file: BinaryIO, config: Any, quantization: str) -> None:
         _FILE_TYPES[quantization],
     )
     file.write(struct.pack(f"<{len(numbers)}i", *numbers))
-
-
-def _write_filters(file: BinaryIO, processor: WhisperProcessor) -> None:
-    """The mel filters, (mels, frequencies): transformers holds them transposed."""
-    import numpy as np
-
-    filters = np.ascontiguousarray(processor.feature_extractor.mel_filters.T, dtype="<f4")
-    file.write(struct.pack("<2i", *filters.shape))
-    file.write(filters.tobytes())
 
 
 def _write_tokens(file: BinaryIO, processor: WhisperProcessor) -> None:

@@ -46,7 +46,15 @@ def found_or_built(folder: Path, build: Callable[[Path], None], *, needs: str | 
             # Where the disk knows no locks, others may be building the same.
             own = "" if alone else f".{uuid.uuid4().hex[:8]}"
             partial = folder.parent / f".{folder.name}{own}.unfinished"
-            _build(folder, partial, build, needs)
+            partial.mkdir(exist_ok=True)
+            build(partial)
+            seal(partial, _WHOLE_BYTES)
+            # Without locks another process may have finished first.
+            if not is_complete(folder, needs):
+                shutil.rmtree(folder, ignore_errors=True)  # damaged, or without what is needed
+                partial.replace(folder)
+                flush(folder.parent)
+            shutil.rmtree(partial, ignore_errors=True)
             return False
     except OSError as error:
         setting = f"cache_dir={str(folder.parent)!r}:"
@@ -65,18 +73,6 @@ def found_or_built(folder: Path, build: Callable[[Path], None], *, needs: str | 
 def is_complete(folder: Path, needs: str | None = None) -> bool:
     """Whether a folder is whole, with the file `needs`."""
     return problem_of(folder, _WHOLE_BYTES) is None and (needs is None or (folder / needs).is_file())
-
-
-def _build(folder: Path, partial: Path, build: Callable[[Path], None], needs: str | None) -> None:
-    partial.mkdir(exist_ok=True)
-    build(partial)
-    seal(partial, _WHOLE_BYTES)
-    # Without locks another process may have finished first.
-    if not is_complete(folder, needs):
-        shutil.rmtree(folder, ignore_errors=True)  # damaged, or without what is needed
-        partial.replace(folder)
-        flush(folder.parent)
-    shutil.rmtree(partial, ignore_errors=True)
 
 
 def _remove_forgotten(cache: Path) -> None:

@@ -105,7 +105,6 @@ def inspect_data(
         with_model: whether `config.model` says what is too long; else Whisper's usual limits do, and tokens are not
             counted.
         sample: listen to so many clips only, chosen by `data_seed`, of each split its share.
-        on_progress: called now and then.
         workers: processes that listen; by default one for each core.
 
     Raises:

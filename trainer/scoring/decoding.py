@@ -60,12 +60,7 @@ def transcribe_encoded(
 
     A decoder in bfloat16 (`with_bf16_decoder`) computes in it, also within autocast, which it has no need of.
 
-    Args:
-        model: in evaluation mode.
-        prefixes: what each transcript begins with, (B, tokens).
-        encoded: what the encoder gives.
-        greedy: of this model; it keeps its caches for the next batch.
-        in_step: see above.
+    Each transcript begins with one of the `prefixes`, (B, tokens).
     """
     import torch
     from transformers import GenerationMixin
@@ -176,19 +171,6 @@ class Decoder:
             DivergedError: the model's numbers are not finite.
             ConfigError: not even one clip fits in memory.
         """
-        try:
-            return self._transcribe(split, on_progress)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise ConfigError(
-                f"model={self.config.model!r}: a single clip does not fit in the memory of {self.device_name}; "
-                "make room there, or take a smaller model"
-            ) from error
-
-    def _transcribe(
-        self, split: PreparedSplit, on_progress: Callable[[int, int], None] | None
-    ) -> Transcripts:
         origins, frames = split.origins, 2 * int(self.model.config.max_source_positions)
         prefix_of = [prefix_tokens(origin.config(self.config), self.processor) for origin in origins.kinds]
         texts: list[str] = []
@@ -206,13 +188,21 @@ class Decoder:
             if on_progress is not None:
                 on_progress(len(texts), len(split))
 
-        self.decode(padded([0]), prefix_of[:1])  # warms the device up
         size = BatchSize(self.config.eval_batch_size)
-        for first in range(0, len(split), size.loaded):
-            rows = range(first, min(first + size.loaded, len(split)))
-            prefixes = [prefix_of[origins.numbers[row]] for row in rows]
-            batch = padded(rows)
-            size.in_parts(len(rows), transcribe_part, self.greedy.forget)
+        try:
+            self.decode(padded([0]), prefix_of[:1])  # warms the device up
+            for first in range(0, len(split), size.loaded):
+                rows = range(first, min(first + size.loaded, len(split)))
+                prefixes = [prefix_of[origins.numbers[row]] for row in rows]
+                batch = padded(rows)
+                size.in_parts(len(rows), transcribe_part, self.greedy.forget)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ConfigError(
+                f"model={self.config.model!r}: a single clip does not fit in the memory of {self.device_name}; "
+                "make room there, or take a smaller model"
+            ) from error
         audio = sum(split.seconds(row) for row in range(len(split)))
         at_once = min(size.at_once, len(split))
         return Transcripts(texts, spent, audio, self.device_name, self.precision, at_once)

@@ -43,14 +43,7 @@ SIGNS = {
 def find_signs(
     references: Sequence[str], hypotheses: Sequence[str], alignments: Sequence[Sequence[Piece]], unit: Unit
 ) -> list[Sign]:
-    """All signs of all utterances, in their order.
-
-    Args:
-        references: normalised texts.
-        hypotheses: likewise.
-        alignments: of each pair, as `align` gives them.
-        unit: what the texts' units are.
-    """
+    """All signs of all utterances, in their order, of normalised texts in such units and how `align` aligns them."""
     found: list[Sign] = []
     for row, (reference, hypothesis, pieces) in enumerate(
         zip(references, hypotheses, alignments, strict=True)

@@ -101,14 +101,9 @@ def rate_interval(errors: np.ndarray, lengths: np.ndarray) -> Interval | None:
 
 
 def difference_interval(differences: np.ndarray, lengths: np.ndarray) -> Interval | None:
-    """95 % interval of the difference of two rates on the same clips, in points: Student's t.
+    """95 % interval of the difference of two rates on the same clips, in points: Student's t; None as for a rate.
 
-    Args:
-        differences: errors of one model minus those of another, of each utterance, shape (n,).
-        lengths: reference words or characters of each, shape (n,); utterances without any, nor errors, are left out.
-
-    Returns:
-        Low and high end, or None for fewer than five utterances.
+    `differences` are the errors of one model minus those of another, of each utterance; shapes as for a rate.
     """
     used = (lengths > 0) | (differences != 0)
     differences, lengths = differences[used], lengths[used]
@@ -168,13 +163,7 @@ def _rule_of_three(lengths: np.ndarray) -> float:
 
 
 def compare(first: np.ndarray, second: np.ndarray, lengths: np.ndarray) -> Comparison:
-    """Whether two models' errors differ on the same utterances: `difference_interval`, and the p-value of the same t.
-
-    Args:
-        first: errors of each utterance, shape (n,).
-        second: of the model that it is compared to.
-        lengths: reference words or characters of each.
-    """
+    """Whether two models' errors differ on the same utterances: `difference_interval`, and the p-value of that t."""
     from scipy.special import stdtr  # type: ignore[import-untyped]
 
     used = (lengths > 0) | (first != 0) | (second != 0)

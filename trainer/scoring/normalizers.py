@@ -61,11 +61,7 @@ class Normalizer:
 
 def make_normalizer(config: TrainConfig, tokenizer: WhisperTokenizer | None = None) -> Normalizer:
     """The normaliser of `config.normalizer` for the language that is written; nothing heavy is imported until it is
-    called.
-
-    Args:
-        config: its normaliser, language and task count.
-        tokenizer: may bring the model's own table of English spellings, which `whisper` then takes.
+    called. A tokenizer may bring the model's own table of English spellings, which `whisper` then takes.
     """
     code = config.written_language
     unit: Unit = "words"
@@ -141,10 +137,7 @@ def rates_note(config: TrainConfig) -> str:
 #: All that stands for an apostrophe: of typewriter and typesetting, the modifier letters, accents, primes, the
 #: opening quote that is typed for either, those of full width, Armenian and Hebrew.
 _APOSTROPHES = dict.fromkeys(
-    map(
-        ord,
-        "\u2019\u2018\u201b\u02bc\u02bb\u02bd\u02b9\u0060\u00b4\u2032\u2035\uff07\ua78c\u055a\u05f3",
-    ),
+    map(ord, "\u2019\u2018\u201b\u02bc\u02bb\u02bd\u02b9\u0060\u00b4\u2032\u2035\uff07\ua78c\u055a\u05f3"),
     "'",
 )
 #: What shows nothing: soft hyphen, joiners, marks of direction, byte order mark, variation selectors.
@@ -176,17 +169,14 @@ def normalize(text: str, language: str) -> str:
     text = prepare_target(text, lowercase=True, remove_punctuation=False, language=language)
     for rule in RULES.get(language, ()):
         text = rule(text)
-    text = _without_pictures(plain_signs(text).translate(_HYPHENS))
+    text = plain_signs(text).translate(_HYPHENS)
+    # Emoji and other symbols are not said; of these only the degree sign is.
+    text = "".join(" " if unicodedata.category(char) == "So" and char != "\u00b0" else char for char in text)
     text = prepare_target(text, lowercase=False, remove_punctuation=True)
     text = arrange_signs(text)
     for rule in LATE.get(language, ()):
         text = rule(text)
     return split_characters(text) if language in WITHOUT_SPACES else text
-
-
-def _without_pictures(text: str) -> str:
-    """Without emoji and other symbols that are not said; of these only the degree sign is."""
-    return "".join(" " if unicodedata.category(char) == "So" and char != "\u00b0" else char for char in text)
 
 
 def _basic(text: str) -> str:
@@ -198,10 +188,7 @@ def _basic(text: str) -> str:
 def _whisper(code: str, tokenizer: WhisperTokenizer | None) -> Callable[[str], str]:
     @functools.cache
     def own() -> Callable[[str], str]:
-        from transformers.models.whisper.english_normalizer import (
-            BasicTextNormalizer,
-            EnglishTextNormalizer,
-        )
+        from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
 
         if code != "en":
             return BasicTextNormalizer(split_letters=code in WITHOUT_SPACES)  # type: ignore[no-any-return]

@@ -24,10 +24,7 @@ _POINTS = 0.5
 def chosen_clips(sources: Sequence[str], count: int, seed: int) -> list[int]:
     """Numbers of the clips in the part, in rising order; all where `count` is not less than there are.
 
-    Args:
-        sources: of each clip; each source has its share of those chosen, and at least `LEAST_OF_SOURCE`.
-        count: how many.
-        seed: of the choice.
+    Each of the `sources` of the clips has its share of them, and at least `LEAST_OF_SOURCE`.
     """
     if count >= len(sources):
         return list(range(len(sources)))
@@ -44,8 +41,7 @@ def chosen_clips(sources: Sequence[str], count: int, seed: int) -> list[int]:
 def enough_clips(utterances: ClipErrors) -> int | None:
     """How many clips give a WER with a standard error of about half a point; None where those are all.
 
-    Args:
-        utterances: of the base model, on all clips.
+    Of what the base model's errors on all clips show.
     """
     errors, words = utterances.word_errors, utterances.words
     n_clips = len(words)

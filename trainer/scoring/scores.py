@@ -40,17 +40,11 @@ def count_rates(
     *,
     silence: bool = False,
 ) -> Counted:
-    """Align and count, normalised and as written.
+    """Align and count, normalised and as written, each pair of texts by a normaliser of its own.
 
     Where a normaliser's unit is the character, the WER is the CER, so that a language without spaces is measured by
-    what it has; spaces count in neither.
-
-    Args:
-        references: what was said.
-        hypotheses: as many.
-        normalizers: of each pair.
-        silence: whether nothing is said where a reference is empty, so that all that is written there was inserted;
-            else nobody knows what is said there, and such clips are in no rate.
+    what it has; spaces count in neither. With `silence` nothing is said where a reference is empty, so that all that is
+    written there was inserted; else nobody knows what is said there, and such clips are in no rate.
     """
     import numpy as np
 
@@ -226,13 +220,9 @@ def score(
     *,
     task: str = "transcribe",
 ) -> Scores:
-    """Count, compare and sort what one or two models wrote.
+    """Count, compare and sort what one or two models, each with its name, wrote for the references, in their order.
 
-    Args:
-        reference: what was said.
-        model: its name and transcripts, in the order of the references.
-        baseline: another one's.
-        task: with `translate` what the models wrote are translations, judged by chrF.
+    With the task `translate` these are translations, judged by chrF.
 
     Raises:
         ValueError: no reference has any text.

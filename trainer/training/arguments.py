@@ -165,7 +165,4 @@ def _scheduler_settings(config: TrainConfig, n_steps: int, n_warmup: int) -> dic
     left = n_steps - n_warmup
     if config.scheduler_type != "warmup_stable_decay" or left <= 0:
         return None
-    return {
-        "num_decay_steps": min(round(config.decay_ratio * n_steps), left),
-        "decay_type": "1-sqrt",
-    }
+    return {"num_decay_steps": min(round(config.decay_ratio * n_steps), left), "decay_type": "1-sqrt"}

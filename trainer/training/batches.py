@@ -107,7 +107,7 @@ class BatchPlan:
         if self.streamed:
             yield from self._streamed_passes(worker)
             return
-        epoch = -1
+        epoch, parts = -1, self.accumulation * self.workers
         # Samples of all epochs, one after the other: a clip in one of its passes, of which an epoch may have several.
         taken: list[int] = []
         for pool in self._pools():
@@ -119,9 +119,7 @@ class BatchPlan:
             lengths = self._lengths(samples)
             for step in self._steps(pool, lengths):
                 longest = int(lengths[step].max(initial=0))
-                for positions in np.array_split(step, self.accumulation * self.workers)[
-                    worker :: self.workers
-                ]:
+                for positions in np.array_split(step, parts)[worker :: self.workers]:
                     yield [
                         PlannedClip(sample % self.n_clips, longest, sample // self.n_clips)
                         for sample in samples[positions].tolist()
@@ -129,11 +127,9 @@ class BatchPlan:
 
     def _streamed_passes(self, worker: int) -> Iterator[list[PlannedClip]]:
         """Of each step as many clips as the worker would have of others; in place of the epoch its own number."""
-        position = 0
+        position, parts = 0, self.accumulation * self.workers
         for size in np.diff(self.boundaries).tolist():
-            for part in np.array_split(np.arange(size), self.accumulation * self.workers)[
-                worker :: self.workers
-            ]:
+            for part in np.array_split(np.arange(size), parts)[worker :: self.workers]:
                 yield [PlannedClip(position + number, 0, worker) for number in range(len(part))]
                 position += len(part)
 
@@ -181,9 +177,8 @@ class BatchPlan:
         positions = np.arange(len(lengths))
         if self.by_length and self.frames is not None:
             positions = np.argsort(lengths, kind="stable")
-            order = (
-                np.random.default_rng([self.seed, pool.start, _POOL_STEPS]).permutation(len(sizes)).tolist()
-            )
+            generator = np.random.default_rng([self.seed, pool.start, _POOL_STEPS])
+            order = generator.permutation(len(sizes)).tolist()
         by_step: dict[int, np.ndarray] = {}
         taken = 0
         for step in order:

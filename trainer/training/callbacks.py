@@ -20,13 +20,7 @@ from trainer.training.saving import CheckpointSaver
 class ReportingCallback(TrainerCallback):
     """Evaluates and saves exactly on the plan's points; reports loss and learning rate in between."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        plan: BatchPlan,
-        report: Report,
-        saver: CheckpointSaver,
-    ) -> None:
+    def __init__(self, config: TrainConfig, plan: BatchPlan, report: Report, saver: CheckpointSaver) -> None:
         """`report` receives progress; `saver` is told of evaluations, in all processes."""
         self._config = config
         self._plan = plan
@@ -42,11 +36,7 @@ class ReportingCallback(TrainerCallback):
 
     def position(self, step: int) -> dict[str, float]:
         """Where the training stands: samples seen, optimiser step, epoch."""
-        return {
-            "samples_seen": self._plan.samples_seen(step),
-            "step": step,
-            "epoch": self._plan.epoch(step),
-        }
+        return {"samples_seen": self._plan.samples_seen(step), "step": step, "epoch": self._plan.epoch(step)}
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -54,7 +44,7 @@ class ReportingCallback(TrainerCallback):
         due, seen = self._plan.is_point(state.global_step), self._plan.samples_seen(state.global_step)
         if due:
             self._clock.stop(seen)
-        elif not self._clock.runs:  # after the first step, which warms up: compilation, memory, caches
+        else:  # after the first step, which warms up: compilation, memory, caches
             self._clock.start(seen)
         control.should_log = due or self._log_is_due(args, state.global_step)
         control.should_evaluate = due
@@ -146,12 +136,10 @@ class TrainingClock:
         self.samples = 0
         """Samples trained in it, by all workers together."""
 
-    @property
-    def runs(self) -> bool:
-        return self._since is not None
-
     def start(self, samples_seen: int) -> None:
-        self._since = _now(), samples_seen
+        """Begin, unless it runs."""
+        if self._since is None:
+            self._since = _now(), samples_seen
 
     def stop(self, samples_seen: int) -> None:
         """Count what came since the start, if there was one."""

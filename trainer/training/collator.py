@@ -116,16 +116,11 @@ class WhisperCollator:
                 f"labels start with token {ids[0]}, the model with {self.decoder_start_token_id}: "
                 "tokenizer and model do not belong together"
             )
-        if self._has_times(planned):
+        # The last number: draws of augmentation begin with the others.
+        draw = [self.seed, planned.epoch, planned.clip, 1]
+        if self.timestamp_share and np.random.default_rng(draw).random() < self.timestamp_share:
             at, zero = ids.index(self.no_timestamps_id), self.no_timestamps_id + 1
             if len(ids) > at + 2:  # a text, and the end token
                 # A time is 20 ms, a frame 10.
                 ids = [*ids[:at], zero, *ids[at + 1 : -1], zero + frames // 2, ids[-1]]
         return ids[1:]
-
-    def _has_times(self, planned: PlannedClip) -> bool:
-        if not self.timestamp_share:
-            return False
-        # The last number: draws of augmentation begin with the others.
-        drawn = np.random.default_rng([self.seed, planned.epoch, planned.clip, 1]).random()
-        return bool(drawn < self.timestamp_share)

@@ -95,13 +95,6 @@ def any_of(arguments: TrainingArguments, value: bool) -> bool:
     return bool(any_true)
 
 
-def _wait_for_group() -> None:
-    import torch
-
-    if torch.distributed.is_initialized():
-        torch.distributed.barrier()
-
-
 def leave_group() -> None:
     """Leave the process group, with all others, so that this process can join another one later."""
     import torch
@@ -119,9 +112,7 @@ def process_group_of_one() -> Iterator[None]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    variables = dict.fromkeys(("RANK", "LOCAL_RANK"), "0") | dict.fromkeys(
-        ("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "1"
-    )
+    variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ.update(variables)
     try:
@@ -160,9 +151,12 @@ def scratch_folder(config: TrainConfig) -> Iterator[Path]:
     group = f"{os.environ['MASTER_ADDR']}-{os.environ['MASTER_PORT']}"
     folder = Path(tempfile.gettempdir()) / f"tune-whisper-{os.getuid()}-{group}"
     private_folder(folder)
+    import torch
+
     try:
         yield folder
-        _wait_for_group()  # the others may still read there
+        if torch.distributed.is_initialized():
+            torch.distributed.barrier()  # the others may still read there
     finally:
         if local_rank() == 0:
             shutil.rmtree(folder, ignore_errors=True)

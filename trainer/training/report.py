@@ -70,11 +70,7 @@ class CheckpointStore(Protocol):
         """
 
     def complete(
-        self,
-        folder: Path,
-        taken: Mapping[str, Mapping[str, int]],
-        metrics: Mapping[str, float],
-        keep: Kept,
+        self, folder: Path, taken: Mapping[str, Mapping[str, int]], metrics: Mapping[str, float], keep: Kept
     ) -> bool | None:
         """Seal a checkpoint, in the first process, once all have handed over.
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from accelerate.utils import gather_object
 from transformers import Seq2SeqTrainer
 
@@ -40,7 +39,10 @@ class SavingTrainer(Seq2SeqTrainer):
                 self.save_model(str(folder), _internal_call=True)
         if keep == "all":
             self._save_optimizer_and_scheduler(str(folder))
-            self._write_states(folder)
+            self._save_scaler(str(folder))
+            self._save_rng_state(str(folder))
+            if self.args.should_save:
+                self.state.save_to_json(str(folder / "trainer_state.json"))
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """The stock method; of a model with adapters only these, and the small files that every model has."""
@@ -48,8 +50,9 @@ class SavingTrainer(Seq2SeqTrainer):
             super()._save(output_dir, state_dict)
         elif self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)
-            _write_adapted(self.model, folder, state_dict and adapter_state(self.model, state_dict))
-            self.processing_class.save_pretrained(str(folder))
+            write_adapter(self.model, folder, state_dict and adapter_state(self.model, state_dict))
+            for part in (self.model.config, self.model.generation_config, self.processing_class):
+                part.save_pretrained(str(folder))
 
     def _prepare_for_training(self, max_steps: int, loader: Any, checkpoint: str | None) -> Any:
         """The stock method; of a model with adapters DeepSpeed's engine writes and reads what is trained alone.
@@ -73,19 +76,6 @@ class SavingTrainer(Seq2SeqTrainer):
             read_adapter(self.model, Path(resume_from_checkpoint))
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
-
-    def _write_states(self, folder: Path) -> None:
-        self._save_scaler(str(folder))
-        self._save_rng_state(str(folder))
-        if self.args.should_save:
-            self.state.save_to_json(str(folder / "trainer_state.json"))
-
-
-def _write_adapted(model: Any, folder: Path, state: Mapping[str, torch.Tensor] | None) -> None:
-    """A model's adapters and settings; `state` as `write_adapter` takes it."""
-    write_adapter(model, folder, state)
-    model.config.save_pretrained(str(folder))
-    model.generation_config.save_pretrained(str(folder))
 
 
 class CheckpointSaver:
@@ -187,11 +177,7 @@ class ReportingStore:
         return {}
 
     def complete(
-        self,
-        folder: Path,
-        taken: Mapping[str, Mapping[str, int]],
-        metrics: Mapping[str, float],
-        keep: Kept,
+        self, folder: Path, taken: Mapping[str, Mapping[str, int]], metrics: Mapping[str, float], keep: Kept
     ) -> bool | None:
         """Seal it and report it."""
         seal(folder)

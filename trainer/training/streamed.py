@@ -102,12 +102,12 @@ class StreamedSplit:
             for number, (row, outcome) in enumerate(zip(rows, outcomes, strict=True))
             if not isinstance(outcome, AudioError)
         }
-        reasons = [TOO_LONG_TEXT] * len(too_long)
         failed = [
             (clip, one) for (_, clip), one in zip(given, outcomes, strict=True) if isinstance(one, AudioError)
         ]
         first = f" (as {failed[0][0].name}: {failed[0][1]})" if failed else ""
-        self._judge(len(taken), [*reasons, *(error.reason for _, error in failed)], first)
+        reasons = [TOO_LONG_TEXT] * len(too_long) + [error.reason for _, error in failed]
+        self._judge(len(taken), reasons, first)
         return [clip for clip in clips if clip.clip in self._held]
 
     def labels(self, i: int) -> list[int]:
@@ -149,7 +149,12 @@ class StreamedSplit:
         self._clips = self._stream.clips(config.seed, config.shuffle_buffer, self._worker, config.workers)
         self._next = 0
         if config.augments and self._augmenter is None:
-            self._augmenter = self._make_augmenter()
+            from trainer.augmentation.augmenter import Augmenter
+            from trainer.training.augmented import most_samples
+
+            extractor = self._processor.feature_extractor
+            most = most_samples(extractor, self._window, int(extractor.nb_max_frames))
+            self._augmenter = Augmenter(config, most)
 
     def _extract(self, given: tuple[int, StreamedClip]) -> tuple[np.ndarray, float] | AudioError:
         """Features of a clip as it is to be heard, and the constant that follows."""
@@ -168,13 +173,6 @@ class StreamedSplit:
             return extract_features(extractor, samples)
         except AudioError as error:
             return error
-
-    def _make_augmenter(self) -> Augmenter:
-        from trainer.augmentation.augmenter import Augmenter
-        from trainer.training.augmented import most_samples
-
-        extractor = self._processor.feature_extractor
-        return Augmenter(self._config, most_samples(extractor, self._window, int(extractor.nb_max_frames)))
 
     def _judge(self, seen: int, reasons: Sequence[str], first: str) -> None:
         self._seen += seen

@@ -9,12 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader
-from transformers import (
-    DynamicCache,
-    EncoderDecoderCache,
-    EvalPrediction,
-    PrinterCallback,
-)
+from transformers import DynamicCache, EncoderDecoderCache, EvalPrediction, PrinterCallback
 from transformers.training_args import OptimizerNames
 
 from trainer.config import TrainConfig
@@ -104,17 +99,15 @@ class WhisperTrainer(SavingTrainer):
         For each process it keeps the modules with 32-bit moments and the places of their weights among the
         optimiser's: the next training of this process would hold the old model, and other weights in 32 bits.
         """
-        made: Any
         if self.args.optim != OptimizerNames.ADAMW_8BIT:
-            made = super().create_optimizer(model)
-        else:
-            from bitsandbytes.optim import GlobalOptimManager
+            return super().create_optimizer(model)  # type: ignore[no-any-return]
+        from bitsandbytes.optim import GlobalOptimManager
 
-            manager = GlobalOptimManager.get_instance()
-            manager.initialize()
-            made = super().create_optimizer(model)
-            made.check_overrides()
-            manager.module_weight_config_triple.clear()
+        manager = GlobalOptimManager.get_instance()
+        manager.initialize()
+        made: Any = super().create_optimizer(model)
+        made.check_overrides()
+        manager.module_weight_config_triple.clear()
         return made  # type: ignore[no-any-return]
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -126,15 +119,14 @@ class WhisperTrainer(SavingTrainer):
         if self.plan is None:
             raise ValueError("this trainer was made for evaluation only")
         collator = self._collators["train"]
+        streams = self.plan.streamed and self.args.dataloader_num_workers
         return DataLoader(
             SplitDataset(collator.split),
             batch_sampler=PlannedBatches(self.plan, self.args.process_index),
             collate_fn=collator,
             num_workers=self.args.dataloader_num_workers,
             # A forked process could not use the connections of this one.
-            multiprocessing_context="spawn"
-            if self.plan.streamed and self.args.dataloader_num_workers
-            else None,
+            multiprocessing_context="spawn" if streams else None,
             pin_memory=self.args.dataloader_pin_memory,
             persistent_workers=False,
         )
@@ -197,7 +189,9 @@ class WhisperTrainer(SavingTrainer):
         set_window(self.model, inputs["input_features"].shape[-1])
         labels, positions = inputs["labels"], inputs["label_positions"]
         given = {name: inputs[name] for name in _MODEL_INPUTS}
-        apart = self._is_projected_apart(labels)
+        # Not with ZeRO 3, where a module has its weights only while it is called.
+        zero_3 = self.is_deepspeed_enabled and self.accelerator.state.deepspeed_plugin.zero_stage == 3
+        apart = not zero_3 and is_large(labels, self._projection.out_features)
         with self._projection.leave_to_loss(apart):
             # Teacher forcing reads no key-value cache, and gradient checkpointing forbids it. An empty one is given
             # so that transformers (5.23) does not ask the GPU, and wait for it, whether several texts are in a row.
@@ -215,27 +209,16 @@ class WhisperTrainer(SavingTrainer):
         loss = total / torch.as_tensor(num_items_in_batch).clamp(min=1) * self.args.world_size
         return (loss, outputs) if return_outputs else loss
 
-    def _is_projected_apart(self, labels: torch.Tensor) -> bool:
-        """Whether the loss makes the scores, some tokens at a time.
-
-        Not with ZeRO 3, where a module has its weights only while it is called.
-        """
-        parts = self.is_deepspeed_enabled and self.accelerator.state.deepspeed_plugin.zero_stage == 3
-        return not parts and is_large(labels, self._projection.out_features)
-
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """The stock loop, with adapters merged; in bf16 the decoder's weights are cast once."""
         with merged(self.model):
-            return self._evaluation_loop(*args, **kwargs)
-
-    def _evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        if self.accelerator.mixed_precision == "bf16" and not self._deepspeed_asked:
-            self._writer = with_bf16_decoder(self.model)
-        self._greedy = GreedyDecoder(self._writer)
-        try:
-            return super().evaluation_loop(*args, **kwargs)
-        finally:
-            self._writer, self._greedy = self.model, GreedyDecoder(self.model)
+            if self.accelerator.mixed_precision == "bf16" and not self._deepspeed_asked:
+                self._writer = with_bf16_decoder(self.model)
+            self._greedy = GreedyDecoder(self._writer)
+            try:
+                return super().evaluation_loop(*args, **kwargs)
+            finally:
+                self._writer, self._greedy = self.model, GreedyDecoder(self.model)
 
     def prediction_step(
         self,
@@ -298,11 +281,7 @@ class WhisperTrainer(SavingTrainer):
                 in_step=self._deepspeed_asked,
             )
         rest = self.model.config.max_target_positions - tokens.shape[1]
-        return functional.pad(tokens, (0, rest), value=self._pad_token_id), losses
-
-    @property
-    def _pad_token_id(self) -> int:
-        return self._collators["evaluation"].pad_token_id
+        return functional.pad(tokens, (0, rest), value=self._collators["evaluation"].pad_token_id), losses
 
     def _error_rates(self, prediction: EvalPrediction) -> dict[str, float]:
         """The rates and the token-mean loss of all clips; keeps their transcripts in the split's order.
