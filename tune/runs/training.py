@@ -43,7 +43,13 @@ def train_on_ray(session: Session) -> None:
     record = state.records[TRIAL]
     if result == "failed":
         log.append(
-            TrialEnded(trial_id=TRIAL, status="failed", error=watch.error, samples_seen=record.samples_now)
+            TrialEnded(
+                trial_id=TRIAL,
+                status="failed",
+                error=watch.error,
+                samples_seen=record.samples_now,
+                epoch=record.epoch_now,
+            )
         )
         (plan.folder / ERROR_FILE).write_text(f"{watch.error}\n", encoding="utf-8")
     elif result == "completed" and record.status == "running":
@@ -96,8 +102,8 @@ class TrainingWatch(Listener):
     def evaluated(self, record: Trial, metrics: dict[str, Any]) -> Decision:
         """It goes on, unless it has diverged."""
         if metrics.get("diverged"):
-            seen = int(metrics["samples_seen"])
-            self._log.append(TrialEnded(trial_id=TRIAL, status="diverged", samples_seen=seen))
+            seen, epoch = int(metrics["samples_seen"]), record.epoch_now
+            self._log.append(TrialEnded(trial_id=TRIAL, status="diverged", samples_seen=seen, epoch=epoch))
             return Decision(goes_on=False, keep=None)
         value = objective_value(metrics)
         is_best = record.would_be_best(value)

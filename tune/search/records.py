@@ -81,6 +81,7 @@ class Trial:
     best_value: float | None = None
     best_cer: float | None = None
     best_samples_seen: int = 0
+    best_epoch: float = 0.0
     samples_seen: int = 0
     """At the last evaluation."""
     epoch: float = 0.0
@@ -181,12 +182,8 @@ class Trial:
         """Whether these are the trial's best so far. Of equal ones the later count."""
         is_best = self.would_be_best(rates.value)
         if is_best:
-            self.best_value, self.best_cer, self.best_samples_seen = (
-                rates.value,
-                rates.cer,
-                rates.samples_seen,
-            )
-            self.best_sources = rates.sources
+            self.best_value, self.best_cer, self.best_sources = rates.value, rates.cer, rates.sources
+            self.best_samples_seen, self.best_epoch = rates.samples_seen, rates.epoch
         return is_best
 
     def would_be_best(self, value: float) -> bool:
@@ -271,11 +268,6 @@ class Trial:
         """Take in loss and position between two evaluations."""
         if self.status == "running" and metrics["samples_seen"] >= self.samples_seen:
             self.progress = metrics
-
-    @property
-    def best_epoch(self) -> float:
-        """The epoch of the best evaluation."""
-        return self.epoch * self.best_samples_seen / self.samples_seen
 
     @property
     def samples_now(self) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from demo_search import NAME, demo_experiment
-from made_experiments import MadeLog
+from made_experiments import TRAINING, MadeLog
 from plans import training_plan
 from processes import tune_whisper
 from search_process import Search, results, state
@@ -21,6 +21,7 @@ from search_process import Search, results, state
 from trainer.config import TrainConfig
 from trainer.data.clips import load_clips
 from tune.cli import main
+from tune.experiments.events import Data, TrialEnded
 from tune.experiments.experiment import Experiment
 from tune.experiments.folder import ExperimentFolder
 from tune_whisper import ExperimentError, train
@@ -102,6 +103,20 @@ def test_another_effective_batch_is_told(here: Path) -> None:
     (note,) = training_plan("--from", "earlier", "--workers", "2").notes
     assert "8 here, it was 4 in earlier" in note
     assert training_plan("--from", "earlier", "--workers", "2", "--set", "train_batch_size=2").notes == ()
+
+
+def test_settings_of_a_training_that_diverged_are_trained_for_as_long_as_it_was_good(here: Path) -> None:
+    """Once for 0.925 epochs: those of the last evaluation were divided by the samples until it diverged."""
+    data = Data(clips={"train": 800, "validation": 200, "test": 200})
+    base = TrainConfig(epochs=4.0).to_dict()
+    made = MadeLog(here / "experiments" / "earlier", train_config=base, data=data, **TRAINING)
+    made.session()
+    made.evaluate(made.begin("001"), 50.0, 30.0)
+    made.append(TrialEnded(trial_id="001", status="diverged", samples_seen=1600))
+    made.finish()
+    made.close()
+    plan = training_plan("--from", "earlier", "--on", "train+validation")
+    assert plan.base.epochs == 1088 / 800
 
 
 @pytest.mark.slow
