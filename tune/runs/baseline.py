@@ -89,7 +89,7 @@ def _choose_window(session: Session, whole: Evaluation | None) -> str:
         return ""
     clips = chosen_clips(data.splits["validation"].origins.sources, GUARD_CLIPS, base.data_seed)
     every = range(len(clips))
-    if whole is None:
+    if whole is None or base.objective != "clips":  # by which each source's share is that of these clips
         whole_base = base.replace(full_window_evaluation=True)
         before = _measure(session, whole_base, "validation", clips).written(every)
     else:
