@@ -58,9 +58,13 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
     }
 
 
-def sources_of(state: SearchState) -> dict[str, dict[str, Any]]:
-    """What is known of each of the data's sources, with the rates of the run to export; nothing for data without."""
-    best, tested, base = state.best(), state.tested, state.baseline
+def sources_of(state: SearchState, run: Trial | None = None) -> dict[str, dict[str, Any]]:
+    """What is known of each of the data's sources, with the rates of a run; nothing for data without.
+
+    `run` is the one to export where none is given.
+    """
+    best, held, base = run or state.best(), state.held_out, state.baseline
+    tested = held if held and best and held.run == best.trial_id else None
     found = {}
     for name, facts in state.data.sources.items():
         rates = {
@@ -80,12 +84,14 @@ def sources_of(state: SearchState) -> dict[str, dict[str, Any]]:
     return found
 
 
-def source_table(state: SearchState, language: str) -> tuple[list[str], list[list[str]]] | None:
+def source_table(
+    state: SearchState, language: str, run: Trial | None = None
+) -> tuple[list[str], list[list[str]]] | None:
     """The same for people: names of columns, and a row for each source; None for data without.
 
     `language` is that of sources without one of their own.
     """
-    sources, rate = sources_of(state), state.objective
+    sources, rate = sources_of(state, run), state.objective
     names = {
         rate: "WER %",
         f"baseline_{rate}": "base %",

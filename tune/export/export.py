@@ -129,8 +129,8 @@ def export_trial(
     between = "" if point is None else " at a point between the base model and it"
     say(console, f"exported {role_of(trial.trial_id)} {trial.trial_id}{of}{between} to {output}")
     _print_rates(console, rates, changed)
-    on_all = saved.state.base_rates_for(trial)["clips"] == saved.state.base_rates["clips"]
-    if point is None and on_all and "validation" not in changed and trial.best_value is not None:
+    alike = saved.state.base_rates_for(trial) == saved.state.base_rates
+    if point is None and alike and "validation" not in changed and trial.best_value is not None:
         drift = abs(rates["validation"]["after"][saved.state.objective] - trial.best_value)
         if drift > TOLERANCE:
             say(
@@ -224,7 +224,7 @@ def _whole(rates: dict[str, float]) -> dict[str, Any]:
 def _rates_of_search(saved: Experiment, trial: Trial) -> Rates:
     """Error rates as the search measured them: of the run that is exported on test, too."""
     before = _whole(saved.state.base_rates_for(trial))
-    if before["clips"] == saved.state.base_rates["clips"]:
+    if saved.state.base_rates_for(trial) == saved.state.base_rates:  # in the same window, on the same clips
         before = _base_rates(saved)
     after = {saved.state.objective: trial.best_value, "clips": before["clips"]}
     after |= {} if trial.best_cer is None else {"cer": trial.best_cer}

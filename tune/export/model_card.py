@@ -5,6 +5,7 @@ Its words are in `model_card.md.jinja`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -65,6 +66,8 @@ def model_card(
     languages = list(dict.fromkeys([config.language or "en", *own]))
     scores = state.verdict.scores if state.verdict else []
     objective = objective_name(next(iter(rates.values()))["after"])
+    # A mean with the base model was not measured by source.
+    shown = trial if point is None else dataclasses.replace(trial, trial_id="", best_sources={})
     card: ModelCard = ModelCard.from_template(
         _metadata(config, rates, saved.name, languages),
         template_path=str(_TEMPLATE),
@@ -78,7 +81,7 @@ def model_card(
         adapter=adapter,
         point=point,
         language=listed([language_name(code) for code in languages], most=8),
-        sources=source_table(state, str(config.language)),
+        sources=source_table(state, str(config.language), shown),
         base=short_source(config.model_source),
         on_hub=_is_hub_id(config.model_source),
         score=next((each for each in scores if trial.trial_id in each.runs), None),

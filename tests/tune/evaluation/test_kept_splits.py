@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -12,12 +13,15 @@ import pytest
 import soundfile
 from demo_clips import demo_clips
 from made_experiments import made_trial, write_experiment
+from made_logs import change_settings
 from plans import training_plan
 
 from trainer.config import TrainConfig
 from trainer.data.clips import load_clips
 from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
+from tune.experiments.experiment import Experiment
+from tune.experiments.folder import ExperimentFolder
 
 RATE = 16_000
 CLIPS = 40
@@ -183,6 +187,18 @@ def test_the_card_compares_on_the_same_clips(search: Search, capsys: Any) -> Non
     assert f"both models were measured on the {left} that are left" in card
     assert "other hardware" not in capsys.readouterr().out
     assert found["evaluations"]["test"]["after"]["clips"] == len(search.splits["test"])
+
+
+def test_a_trial_is_beside_the_base_model_in_its_own_window(search: Search, capsys: Any) -> None:
+    """Once beside that in the whole one; and that the model is measured in the whole one was called a drift."""
+    base = Experiment.read(ExperimentFolder("made", search.made)).state.baseline
+    change_settings(search.made, baseline=dataclasses.replace(base, trial_rates={**base.rates, "wer": 75.0}))
+    search.export()
+    assert "points off" not in capsys.readouterr().out
+    search.table.unlink()
+    found, _ = search.export()
+    rates = found["evaluations"]["validation"]
+    assert (rates["before"]["wer"], rates["after"]["wer"]) == (75.0, 60.0)
 
 
 def test_a_training_with_the_winners_settings_keeps_the_splits(search: Search) -> None:

@@ -239,6 +239,14 @@ def test_what_the_card_says(made_of: dict[str, Any], said: str) -> None:
 def test_what_is_not_known_is_not_said() -> None:
     assert "95 %" not in card() and "weight_decay" not in card()
     assert "may be chance" not in card(rates={"test": MANY})
+    assert "without timestamps" not in card(config=CONFIG.replace(timestamp_share=0.2))
+
+
+def test_rates_of_sources_are_those_of_the_model() -> None:
+    """Not those of the best run, where another one is exported."""
+    best = dataclasses.replace(trial("003", 1.0), best_value=20.0, best_sources={"own": {"wer": 20.0}})
+    sources = {"own": {"language": ["be"], "task": [], "weight": 1.0, "clips": {}}}
+    assert "| own | be | 1 |\n" in card(others=[best], sources=sources)
 
 
 def made_search(storage: Path, config: TrainConfig) -> None:
