@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _RATE = 16_000
 _WITHOUT_SPACES = ("zh", "yue", "ja", "th", "lo", "my", "km", "bo")
-"""Languages written without spaces between words."""
 
 
 class SpeechModel:
@@ -52,9 +51,7 @@ class SpeechModel:
 def _load_pyfunc(path: str) -> SpeechModel:
     """What MLflow calls to load the model whose files are in `path`."""
     from transformers import pipeline
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     return SpeechModel(pipeline("automatic-speech-recognition", path, model_kwargs={"use_safetensors": True}))
 
 
