@@ -12,10 +12,7 @@ from trainer.data.sources import SPLIT_ALIASES
 from trainer.data.text import TOKEN, has_words
 from trainer.errors import DataError
 
-HELD_OUT = "held_out"
-"""Reason for which a clip that is new beside splits that were kept is not used."""
-OTHER_SPLIT = "other_split"
-"""Reason for which a clip whose file is in the validation or test split too is not trained on."""
+HELD_OUT, OTHER_SPLIT = "held_out", "other_split"
 #: Reasons for which a clip is dropped, and how they are told.
 DROP_REASONS = {
     "too_long_audio": "audio longer than the model's window",
@@ -42,7 +39,6 @@ class Drop:
     reason: str
     """One of `DROP_REASONS`."""
     detail: str
-    """What exactly was found."""
 
 
 def count_by_reason(drops: Sequence[Drop]) -> dict[str, int]:

@@ -33,9 +33,7 @@ class EmbeddedAudio(abc.ABC):
         origin: Sequence[str],
         bases: Sequence[Path],
     ) -> None:
-        self.column = column
-        """Its name."""
-        self.names = names
+        self.column, self.names = column, names
         """The file name that goes with each row, where there is one."""
         self.origin = origin
         """Files that hold the column; which they are and when they changed stands for the content."""

@@ -32,7 +32,6 @@ _ROLES = tuple(SPLIT_ALIASES)
 UNMARKED = "unmarked"
 """Beside the roles: rows without a mark, or with another name of a split. Those that were kept have their role."""
 _TRAIN = 1 << _ROLES.index("train")
-"""Its bit."""
 _KEYS = ("file", "text", "speaker", "audio")
 
 

@@ -67,11 +67,6 @@ class Labels:
         )
 
 
-def _lead(config: TrainConfig) -> str:
-    """What stands before each text: Whisper's vocabulary has words with the space in front of them."""
-    return " " if config.leading_space and config.written_language not in WITHOUT_SPACES else ""
-
-
 def _offsets(lengths: Any) -> np.ndarray:
     import numpy as np
 
@@ -95,6 +90,8 @@ def make_labels(
     texts, origins = index["text"], index.get("origin")
     configs = [origin.config(config) for origin in origins.kinds] if origins else [config]
     prefixes = [prefix_tokens(own, processor) for own in configs]
+    # Whisper's vocabulary has words with the space in front of them.
+    leads = [" " * (own.leading_space and own.written_language not in WITHOUT_SPACES) for own in configs]
     usual = prefix_tokens(config, processor)
     empty = np.zeros(0, np.int32)
     rows, tokens, all_lengths, drops = [empty], [empty], [np.zeros(0, np.int64)], list[Drop]()
@@ -102,7 +99,7 @@ def make_labels(
         some = texts[start : start + _AT_ONCE]
         kinds = origins.numbers[start : start + _AT_ONCE].tolist() if origins else [0] * len(some)
         targets = [
-            (_lead(configs[kind]) if text else "")
+            (leads[kind] if text else "")
             + prepare_target(
                 text,
                 lowercase=config.lowercase,

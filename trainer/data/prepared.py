@@ -229,7 +229,6 @@ class PreparedData:
     splits: Mapping[str, PreparedSplit]
     """`train` unless that is streamed, `validation` and, where there is one, `test`."""
     drops: list[Drop]
-    """Clips that cannot be used."""
     total: int
     """Clips that were loaded, dropped ones included."""
     source_notes: list[str]

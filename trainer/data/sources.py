@@ -16,7 +16,6 @@ from trainer.languages import language_code
 from trainer.mix import MANIFEST_SUFFIXES, is_hub_name
 
 BUCKETS = ("s3://", "gs://")
-"""How addresses of object stores begin."""
 DEMO_DATA = Path(__file__).resolve().parents[1] / "demo" / "data"
 
 #: Names under which releases publish their splits.

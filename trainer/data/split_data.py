@@ -40,7 +40,6 @@ class SplitClips:
     name: str
     clips: Sequence[Clip]
     notes: list[str]
-    """Sentences for the user: what was chosen, filtered or made."""
 
     @property
     def columns(self) -> list[str]:
@@ -179,9 +178,7 @@ class SplitData:
     prepared: PreparedSplit
     """With that model's features."""
     drops: list[Drop]
-    """Clips that cannot be used."""
     notes: list[str]
-    """Sentences for the user: what was chosen or dropped."""
 
     @property
     def rows(self) -> list[int]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
-from trainer.errors import ModelError
+from trainer.errors import ModelError, one_line
 
 if TYPE_CHECKING:
     import torch
@@ -176,10 +176,9 @@ def merge_adapter(model: WhisperForConditionalGeneration, folder: Path) -> Whisp
             adapted = PeftModel.from_pretrained(model, str(folder), torch_device="cpu")
         whole: WhisperForConditionalGeneration = adapted.merge_and_unload()
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, UserWarning, SafetensorError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(
-            f"model={str(folder)!r}: cannot load the adapter: {reason}; the file is damaged or another model's: copy "
-            "it again"
+            f"model={str(folder)!r}: cannot load the adapter: {one_line(error)}; the file is damaged or another "
+            "model's: copy it again"
         ) from error
     if is_adapted(whole):
         del whole.peft_config

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import MODEL_SHORT_NAMES
-from trainer.errors import ModelError
+from trainer.errors import ModelError, one_line
 from trainer.memory import is_out_of_memory
 from trainer.model.adapters import base_of, has_adapter, merge_adapter
 
@@ -97,8 +97,7 @@ def fetch_model(repo: str, *, weights: bool) -> str:
             "hub id such as openai/whisper-small"
         ) from error
     except (no_answer, OSError) as error:  # OSError: the hub's refusals, and a disk that is full or read-only
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"model={repo!r}: cannot be fetched from the hub: {lines[0]}") from error
+        raise ModelError(f"model={repo!r}: cannot be fetched from the hub: {one_line(error)}") from error
     return str(folder)
 
 

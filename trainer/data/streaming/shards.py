@@ -128,7 +128,6 @@ class Shards:
                 time.sleep(_WAIT_SECONDS)
 
     def _ending(self, file: str) -> bytes:
-        """The last bytes of a file."""
         with fsspec.open(file, **self.options) as opened:
             opened.seek(-min(_TAR_END, opened.seek(0, 2)), 2)
             return bytes(opened.read())

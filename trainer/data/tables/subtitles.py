@@ -39,6 +39,7 @@ _TOUCH = 0.1
 
 Cue = tuple[float, float | None, str, int]
 """Start and end in seconds, text, and line of the file."""
+_Lines = tuple[float, float, list[str], int]
 
 
 def find_recordings(folder: Path, config: TrainConfig) -> tuple[dict[str, list[Table]], list[str]] | None:
@@ -150,7 +151,7 @@ def read_cues(path: Path, gap: str = " ") -> list[Cue]:
     lines = text.split("\n")
     of_times = [at for at, line in enumerate(lines) if "-->" in line]
     counted = vtt or any(lines[at - 1].strip().isdecimal() for at in of_times[:1])
-    raw: list[tuple[float, float, list[str], int]] = []
+    raw: list[_Lines] = []
     for at, following in itertools.pairwise([*of_times, len(lines)]):
         times = _TIMES.fullmatch(lines[at])
         if times is None:
@@ -181,17 +182,13 @@ def _spoken_lines(lines: Sequence[str], counter_follows: bool) -> list[str]:
     return said[:-1] if counter_follows and said and said[-1].isdecimal() else said
 
 
-def _unrolled(
-    cues: Sequence[tuple[float, float, list[str], int]],
-) -> list[tuple[float, float, list[str], int]]:
+def _unrolled(cues: Sequence[_Lines]) -> list[_Lines]:
     """The cues without lines of the one before, where captions roll up: most go on with what was there."""
-    again = [0][: len(cues)]
+    again = [0]
     for before, cue in itertools.pairwise(cues):
-        near = cue[0] - before[1] <= _TOUCH
-        most = min(len(before[2]), len(cue[2])) if near else 0
-        again.append(
-            max((size for size in range(1, most + 1) if before[2][-size:] == cue[2][:size]), default=0)
-        )
+        most = min(len(before[2]), len(cue[2])) if cue[0] - before[1] <= _TOUCH else 0
+        sizes = [size for size in range(1, most + 1) if before[2][-size:] == cue[2][:size]]
+        again.append(max(sizes, default=0))
     if 2 * sum(map(bool, again)) <= len(cues):
         return list(cues)
     return [
