@@ -44,7 +44,7 @@ def test_a_bucket_is_streamed_as_a_folder_is(
     server: S3Server, small_config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The same order; it waits while the store is away, and one line tells where that is for good."""
-    folder, proxy = write_shards(tmp_path / "shards", kind), CutProxy(server.port)
+    folder, proxy = write_shards(tmp_path / "shards", kind), CutProxy(server.endpoint)
     proxy.start()
     address = server.uri("speech").replace(str(server.port), str(proxy.port))
     upload(server, folder)
