@@ -55,7 +55,6 @@ class Source:
 @dataclasses.dataclass(frozen=True)
 class Mix:
     path: str
-    """As the user named it."""
     sources: tuple[Source, ...]
 
     @property

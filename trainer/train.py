@@ -47,9 +47,7 @@ class TrainResult:
     best: dict[str, float] | None
     """What was reported of the best evaluation, its rates among it; None where none was reached."""
     samples_seen: int
-    """Samples seen at the end."""
     steps: int
-    """Optimiser steps taken."""
     diverged: bool
     """Whether the loss stopped being a finite number."""
     seconds: float

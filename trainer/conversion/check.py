@@ -74,7 +74,6 @@ class FormatCheck:
     words: int
     """Of the normalised references (characters, in languages without spaces)."""
     objective: str
-    """The name of the rate."""
     rate: float
     """Of the converted model, in its own runtime."""
     hf_rate: float

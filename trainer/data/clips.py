@@ -138,7 +138,6 @@ class _Given:
     source: str
     config: TrainConfig
     usable: dict[str, list[Clip]]
-    """Clips by role."""
     silent: dict[str, list[Clip]]
     """Those whose texts have no words."""
     notes: list[str]

@@ -27,7 +27,6 @@ class Origin:
     language: str | None = None
     """Whisper's code of what is spoken."""
     task: str | None = None
-    """`transcribe` or `translate`."""
     weight: float = 1.0
     """How often each of the source's clips comes in an epoch, on average, unless `source_weights` says otherwise."""
 

@@ -73,7 +73,6 @@ class PreparedSplit:
     """The usable clips of one split; positions run from 0 to `len(split) - 1`."""
 
     folder: Path
-    """With the features."""
     role: str
     n_mels: int
     index: Mapping[str, Any]
@@ -221,7 +220,6 @@ class PreparedData:
     """A data set with features and labels."""
 
     folder: Path
-    """Where the features are."""
     notes: list[str]
     """Sentences for the user: what was chosen, filtered, made or dropped."""
     reused: bool
@@ -234,7 +232,6 @@ class PreparedData:
     source_notes: list[str]
     """Those of the notes that hold whatever the texts are made into."""
     stream: TrainStream | None = None
-    """The training clips where they are streamed."""
 
     @property
     def train(self) -> PreparedSplit | TrainStream:

@@ -77,9 +77,7 @@ class Suspect:
 
     split: str
     name: str
-    """The file as the data set names it."""
     detail: str
-    """What exactly was found."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +89,6 @@ class Finding:
     title: str
     """What was found, with its number, as a sentence without the full stop."""
     advice: str
-    """What to do about it."""
     suspects: list[Suspect]
 
 

@@ -70,18 +70,15 @@ class Inspection:
     """All that was found out about a data set."""
 
     config: TrainConfig
-    """The settings that it was loaded with."""
     limits: Limits
     entries: list[Entry]
     splits: dict[str, SplitFacts]
     languages: dict[str, int]
     """Clips by the code of their language, as far as the data says."""
     notes: list[str]
-    """Sentences about what was chosen, filtered or made."""
     measured: int
     """Clips that were listened to."""
     drops: list[Drop]
-    """What training would drop."""
     stops: str | None
     """The error that a search would stop with: too much is dropped, or a split has nothing left."""
     rates: dict[str, float]

@@ -25,11 +25,9 @@ class Sign:
     """One utterance that shows one sign."""
 
     row: int
-    """Of the utterance."""
     kind: str
     """`insertions`, `compression` or `empty reference`."""
     detail: str
-    """What was found, in words."""
 
 
 SIGNS = {

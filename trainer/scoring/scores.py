@@ -123,7 +123,6 @@ class ModelScores(Counted):
     """Of translations."""
 
     model: str
-    """As the user named it."""
     transcripts: Transcripts
     rates: Mapping[str, Rate]
     signs: list[Sign]

@@ -42,7 +42,6 @@ class BatchPlan:
     """
 
     n_clips: int
-    """Training clips."""
     batch_size: int
     """Most clips in one forward pass of one worker."""
     accumulation: int

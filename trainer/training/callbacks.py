@@ -132,7 +132,6 @@ class TrainingClock:
     def __init__(self) -> None:
         self._since: tuple[float, int] | None = None
         self.seconds = 0.0
-        """Wall time counted so far."""
         self.samples = 0
         """Samples trained in it, by all workers together."""
 

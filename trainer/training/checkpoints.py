@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from trainer.scoring.alignment import ClipErrors
 
 CONFIG_FILE = "train_config.json"
-"""The settings of the training."""
 UTTERANCES_FILE = "utterances.json"
 """`word_errors` and `words` of each validation clip in the split's order, of the checkpoint's own evaluation."""
 

@@ -60,7 +60,6 @@ class WhisperCollator:
     no_timestamps_id: int = 0
     """Token `<|notimestamps|>`, which `<|0.00|>` follows in all of Whisper's vocabularies."""
     seed: int = 0
-    """Of the draw of these clips."""
 
     def __call__(self, clips: Sequence[int | PlannedClip]) -> dict[str, Any]:
         """A batch of B clips, padded to the longest labels T.

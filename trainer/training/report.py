@@ -43,7 +43,6 @@ class Decision:
     """What follows an evaluation."""
 
     goes_on: bool
-    """Whether there is a next step."""
     keep: Kept | None
     """What is saved of it; None for nothing."""
 

@@ -41,7 +41,6 @@ class Transcript:
     incomplete: str | None = None
     """How much of the recording could not be read: it is cut off or damaged."""
     task: str = "transcribe"
-    """`transcribe` or `translate`."""
 
     @property
     def text(self) -> str:

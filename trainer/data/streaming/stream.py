@@ -109,7 +109,6 @@ class TrainStream:
     """The training split of a source that is streamed; can be sent to other processes."""
 
     config: TrainConfig
-    """Says which texts are used, and how."""
     shards: Shards
     audio_column: str
     text_column: str
