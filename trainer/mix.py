@@ -30,7 +30,7 @@ MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 SOURCE_SETTINGS = (
     *("data", "data_config", "train_split", "validation_split", "test_split"),
     *("audio_column", "text_column", "language_column", "task_column", "row_filter"),
-    *CLIP_SETTINGS,
+    *(name for name in CLIP_SETTINGS if name != "empty_text"),  # an evaluation counts all clips in one way
     *("max_train_clips", "max_eval_clips", "language", "task"),
 )
 """Settings that a source may have of its own; without one it has that of the training."""
@@ -161,7 +161,10 @@ def _source(name: str, name_node: yaml.Node, node: yaml.Node, folder: Path, prob
             hint = (
                 f"did you mean {near}?" if near else f"a source has {', '.join((*SOURCE_SETTINGS, WEIGHT))}"
             )
-            problems.add(key_node, f"{where}unknown setting {key!r}; {hint}")
+            told = f"unknown setting {key!r}; {hint}"
+            if key in TrainConfig.__dataclass_fields__:
+                told = f"{key} holds for all sources; give it by --set {key}=..."
+            problems.add(key_node, f"{where}{told}")
     data = settings.get("data")
     if "data" not in {key.value for key, _ in node.value}:
         problems.add(name_node, f"{where}data is missing; add data: and a path or a hub data set")

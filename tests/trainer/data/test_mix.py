@@ -179,6 +179,10 @@ MISTAKES = {
         "sources:\n  a:\n    data: demo\n    split: x",
         ":4: a: unknown setting 'split'; did you mean train_split?",
     ),
+    "of all": (
+        "sources:\n  a: {data: demo, empty_text: keep}",
+        ":2: a: empty_text holds for all sources; give it by --set empty_text=...",
+    ),
     "weight": (
         "sources:\n  a: {data: demo}\n  b: {data: demo, language: de, weight: -1}",
         ":3: b: weight=-1: must be a number from 0 to 1000",
