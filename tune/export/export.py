@@ -129,7 +129,7 @@ def export_trial(
     between = "" if point is None else " at a point between the base model and it"
     say(console, f"exported {role_of(trial.trial_id)} {trial.trial_id}{of}{between} to {output}")
     _print_rates(console, rates, changed)
-    alike = saved.state.base_rates_for(trial) == saved.state.base_rates
+    alike = saved.state.base_rates_for(trial) == saved.state.base_rates and saved.base.full_window_evaluation
     if point is None and alike and "validation" not in changed and trial.best_value is not None:
         drift = abs(rates["validation"]["after"][saved.state.objective] - trial.best_value)
         if drift > TOLERANCE:
@@ -198,7 +198,8 @@ def _measure(saved: Experiment, exported: TrainConfig) -> tuple[Rates, tuple[str
 
     measured: Rates = {}
     for role in splits:
-        is_known = role == "validation" and role not in changed
+        # As the model is measured here: in the whole window.
+        is_known = role == "validation" and role not in changed and saved.base.full_window_evaluation
         before = _base_rates(saved) if is_known else rates(saved.base, role)
         measured[role] = {"before": before, "after": rates(exported, role)}
     return measured, changed

@@ -43,7 +43,7 @@ _CHOICES = (
 
 _OF_ONE_DATA = (
     *(name for name in _CHOICES if name not in ("max_eval_clips", "data_seed")),
-    *("source_weights", "objective", "train_on", "streaming", "max_hours"),
+    *("source_weights", "objective", "train_on", "streaming", "max_hours", "full_window_evaluation"),
 )
 
 
@@ -68,7 +68,7 @@ def load_table(base: TrainConfig, *, augments: bool) -> ClipTable:
 
 
 def guard_config(base: TrainConfig, guard: Guard) -> TrainConfig:
-    """The settings with which a guard is read and measured: the search's, without what tells of its own data."""
+    """The settings with which a guard is read, and measured in the whole window: the search's but for its data's."""
     usual = TrainConfig()
     return base.replace(data=guard.data, **{name: getattr(usual, name) for name in _OF_ONE_DATA})
 

@@ -201,6 +201,14 @@ def test_a_trial_is_beside_the_base_model_in_its_own_window(search: Search, caps
     assert (rates["before"]["wer"], rates["after"]["wer"]) == (75.0, 60.0)
 
 
+def test_a_base_model_that_was_measured_in_a_short_window_is_measured_again(search: Search) -> None:
+    config = Experiment.read(ExperimentFolder("made", search.made)).settings.train_config
+    change_settings(search.made, train_config={**config, "full_window_evaluation": False})
+    found, _ = search.export()
+    rates = found["evaluations"]["validation"]
+    assert rates["before"]["wer"] == rates["after"]["wer"] != 60.0, "the checkpoint is the base model"
+
+
 def test_a_training_with_the_winners_settings_keeps_the_splits(search: Search) -> None:
     search.write(search.rows)
     words = ["--storage", search.storage, "--from", "made"]

@@ -38,6 +38,7 @@ from tune.experiments.log import parse
 from tune.report.analysis import analyse
 from tune.report.writer import make_page
 from tune.runs.candidates import judge_guards
+from tune.runs.data import guard_config
 from tune.runs.final_round import choose_export, compare
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
@@ -210,6 +211,11 @@ def test_wrong_guards_are_one_line_before_anything_starts(
     words = [word for each in guard.split(" ") for word in ("--guard", each)]
     for more in ([], ["--dry-run"]):
         assert said in refused("--space", "lr_batch", *words, *more)
+
+
+def test_all_models_are_measured_on_guards_in_the_whole_window() -> None:
+    """Once the base model in that of the trainings, where the settings say so."""
+    assert guard_config(TrainConfig(full_window_evaluation=False), OTHER).full_window_evaluation
 
 
 SPACE = "learning_rate: {type: choice, values: [0.002, 0.0000001]}\ntrain_batch_size: 8\n"
