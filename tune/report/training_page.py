@@ -18,7 +18,8 @@ def training_page(analysis: Analysis) -> str:
     outcome = analysis.stage if trial is None else OUTCOMES[trial.status]
     lead = f"Training of {analysis.model} on {analysis.data}, {config.language} · {outcome}"
     if trial is not None:
-        lead += f" after {trial.epoch:.2f} epochs, {clock(trial.elapsed)}"
+        epoch = max(trial.epoch, trial.checkpoint_epoch)  # saved between two evaluations
+        lead += f" after {epoch:.2f} epochs, {clock(trial.elapsed)}"
     tiles = [(f"{base:.2f} %", f"WER of the base model, {analysis.model}")]
     if trained is not None:
         interval = ""
@@ -26,13 +27,13 @@ def training_page(analysis: Analysis) -> str:
             interval = f", 95 % interval {trained.interval[0]:.2f} to {trained.interval[1]:.2f}"
         tiles.insert(0, (f"{trained.value:.2f} %", f"WER after training{interval}"))
         tiles += [gain_tile(base, trained.value), *test_tiles(analysis)]
-    epoch = max(1, analysis.epoch_samples)
+    each = max(1, analysis.epoch_samples)
     rows: list[list[str]] = []
     best: list[int] = []
     if trial is not None:
         for (seen, wer), loss in zip(trial.evaluations, trial.losses, strict=True):
             best += [len(rows)] if seen == trial.best_samples_seen else []
-            rows.append([f"{seen:,}", f"{seen / epoch:.2f}", f"{wer:.2f}", f"{loss:.3f}" if loss else ""])
+            rows.append([f"{seen:,}", f"{seen / each:.2f}", f"{wer:.2f}", f"{loss:.3f}" if loss else ""])
     return render_page(
         "training.html",
         analysis.name,

@@ -26,12 +26,14 @@ from s3_server import KEYS, s3_server
 
 from trainer.data.drops import Drop
 from tune.cli import main
-from tune.experiments.events import HeldOutMeasured
+from tune.experiments.events import CheckpointSaved, HeldOutMeasured
 from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import ExperimentLog
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.experiments.storage import Storage
+from tune.report.analysis import analyse
+from tune.report.writer import make_page
 
 
 def read(folder: ExperimentFolder) -> Page:
@@ -223,6 +225,19 @@ def test_a_training_has_a_small_page(tmp_path: Path) -> None:
     assert "10.00 %" in page.texts
     assert f"{RUNGS[0]:,}" in page.texts
     assert list(page.figures) == ["curve"]
+
+
+def test_a_training_that_was_interrupted_is_as_far_as_it_was_saved(tmp_path: Path) -> None:
+    """Once after 0.00 epochs, as it was measured nowhere yet."""
+    made = MadeLog(tmp_path / "alone", **TRAINING)
+    made.session()
+    checkpoint = f"trials/{made.begin('001')}/checkpoint_200"
+    made.append(
+        CheckpointSaved(trial_id="001", samples_seen=200, epoch=0.25, checkpoint=checkpoint, keep="all")
+    )
+    made.finish("interrupted")
+    made.close()
+    assert "interrupted after 0.25 epochs" in make_page(analyse(made.saved.folder))
 
 
 @pytest.fixture(scope="module")
