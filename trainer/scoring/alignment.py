@@ -150,6 +150,8 @@ class ClipErrors:
 
     word_errors: np.ndarray
     words: np.ndarray
+    worst_of: int = 1
+    """How many sources there are, where those clips alone count that are of the one that came out worst."""
 
     @property
     def rate(self) -> float:
@@ -158,8 +160,9 @@ class ClipErrors:
         return 100.0 * float(self.word_errors.sum()) / words if words else math.nan
 
     def to_json(self) -> str:
-        """The content of a file of them, see `parse_clips` of `tune/experiments/settings_file`."""
-        return json.dumps({name: values.tolist() for name, values in vars(self).items()}) + "\n"
+        """The content of a file of them, see `parse_clips` of `tune/experiments/results`."""
+        arrays = {"word_errors": self.word_errors.tolist(), "words": self.words.tolist()}
+        return json.dumps(arrays | {"worst_of": self.worst_of}) + "\n"
 
 
 def pairs(pieces: Iterable[Piece]) -> Iterator[tuple[Kind, str, str]]:

@@ -56,7 +56,7 @@ class Comparison:
         return self.p_value < SIGNIFICANT
 
 
-def rate_interval(errors: np.ndarray, lengths: np.ndarray) -> Interval | None:
+def rate_interval(errors: np.ndarray, lengths: np.ndarray, worst_of: int = 1) -> Interval | None:
     """95 % interval of a corpus-level rate, in percent: exact limits for the words that were effectively seen.
 
     Clips differ, so that 60 words of 6 clips may tell as little as 10 independent ones. That many are effective: as
@@ -68,9 +68,14 @@ def rate_interval(errors: np.ndarray, lengths: np.ndarray) -> Interval | None:
     Where all clips have the same rate, all words right or all wrong above all, their spread says nothing: the limits
     are then the rule of three's, 3 / words (Hanley and Lippman-Hand, JAMA 1983), for words that are alike in a clip.
 
+    That of several sources which came out worst is partly so by chance, the more of them there are. If they are alike,
+    chance takes one of them above the limit `worst_of` times as often (Dunn, JASA 1961), and hardly all of them below:
+    then the lower end may have the 5 % to itself, a share for each source.
+
     Args:
         errors: of each utterance, shape (n,).
         lengths: reference words or characters of each, shape (n,); utterances without any, nor errors, are left out.
+        worst_of: how many sources there are, where the utterances are those of the one that came out worst.
 
     Returns:
         Low and high end, or None for fewer than five utterances.
@@ -88,14 +93,15 @@ def rate_interval(errors: np.ndarray, lengths: np.ndarray) -> Interval | None:
         low, high = max(0.0, rate - reach), rate + reach
         return 100.0 * low, 100.0 * (min(1.0, high) if is_share else high)
     fewer = (float(ndtri(_UPPER)) / quantile) ** 2
+    lower = (1.0 - _UPPER) * min(1.0, 2.0 / worst_of)
     if is_share:
         words = fewer * min(float(lengths.sum()), rate * (1.0 - rate) / _variance(rate, error, lengths))
         wrong = rate * words
-        low = betaincinv(wrong, words - wrong + 1.0, 1.0 - _UPPER)
+        low = betaincinv(wrong, words - wrong + 1.0, lower)
         high = betaincinv(wrong + 1.0, words - wrong, _UPPER)
     else:
         wrong = fewer * (rate / error) ** 2
-        low = rate / wrong * gammaincinv(wrong, 1.0 - _UPPER)
+        low = rate / wrong * gammaincinv(wrong, lower)
         high = rate / wrong * gammaincinv(wrong + 1.0, _UPPER)
     return 100.0 * float(low), 100.0 * float(high)
 

@@ -115,7 +115,8 @@ def combine(
         # scaled up of a small source is no more heard for that.
         factors[of[name]] = statistics.harmonic_mean([*heard.values()]) / heard[name]
         errors[of[name]] = counts[decides].of(of[name]).errors
-    return rates | own, ClipErrors(errors * factors, lengths * factors)
+    worst_of = len(found) if objective == "worst_source" else 1
+    return rates | own, ClipErrors(errors * factors, lengths * factors, worst_of)
 
 
 def objective_words(objective: str) -> str:

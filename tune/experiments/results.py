@@ -254,7 +254,8 @@ def parse_clips(content: bytes) -> ClipErrors | None:
 
     try:
         saved = json.loads(content)
-        found = ClipErrors(np.asarray(saved["word_errors"], float), np.asarray(saved["words"], float))
+        errors, words = (np.asarray(saved[name], float) for name in ("word_errors", "words"))
+        found = ClipErrors(errors, words, int(saved.get("worst_of", 1)))
     except (ValueError, KeyError, TypeError):
         return None
     usable = found.words.shape == found.word_errors.shape and found.words.sum() > 0

@@ -255,7 +255,7 @@ def objective_interval(runs: Sequence[ClipErrors], noise: Noise | None = None) -
     if clips is None:
         return None
     if noise is None:
-        return rate_interval(clips.word_errors, clips.words)
+        return rate_interval(clips.word_errors, clips.words, clips.worst_of)
     reach = _reach(clips)
     if reach is None:
         return None
@@ -297,9 +297,8 @@ def _mean(runs: Sequence[ClipErrors]) -> ClipErrors | None:
     """Of the errors of each clip; None where there are no runs, or not on the same clips."""
     if not runs or not all(same_clips(run, runs[0]) for run in runs):
         return None
-    return ClipErrors(
-        sum((run.word_errors for run in runs[1:]), runs[0].word_errors) / len(runs), runs[0].words
-    )
+    errors = sum((run.word_errors for run in runs[1:]), runs[0].word_errors) / len(runs)
+    return dataclasses.replace(runs[0], word_errors=errors)
 
 
 def same_clips(one: ClipErrors, other: ClipErrors) -> bool:
@@ -321,7 +320,10 @@ def _reach(clips: ClipErrors | None, *, difference: bool = False) -> tuple[float
     """
     if clips is None:
         return None
-    found = (difference_interval if difference else rate_interval)(clips.word_errors, clips.words)
+    if difference:
+        found = difference_interval(clips.word_errors, clips.words)
+    else:
+        found = rate_interval(clips.word_errors, clips.words, clips.worst_of)
     if found is None:
         return None
     counted = (clips.words > 0) | (clips.word_errors != 0)

@@ -221,6 +221,15 @@ def test_a_small_source_is_no_surer_for_being_scaled_up(small: int, mean: float)
     assert np.mean([low <= 100 * mean <= high for low, high in filter(None, intervals)]) >= 0.94
 
 
+@pytest.mark.parametrize("clips", [50, 400])
+def test_of_sources_that_are_as_bad_the_one_that_came_out_worst_is_not_taken_for_worse(clips: int) -> None:
+    """Once 90 and 84 % of the intervals held."""
+    generator = np.random.default_rng(4)
+    found = [of_sources(generator, "worst_source", *[clips] * 8)[1] for _ in range(400)]
+    intervals = [rate_interval(each.word_errors, each.words, each.worst_of) for each in found]
+    assert 0.93 <= np.mean([low <= 10.0 <= high for low, high in filter(None, intervals)]) <= 0.99
+
+
 def test_the_worst_of_several_sources_has_its_own_interval() -> None:
     generator = np.random.default_rng(4)
     counts, worst = of_sources(generator, "worst_source", 300, 20)

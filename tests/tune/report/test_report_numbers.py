@@ -15,7 +15,7 @@ from trainer.scoring.alignment import ClipErrors, ErrorCounts
 from trainer.scoring.objectives import combine
 from tune.cli import main
 from tune.experiments.events import Baseline
-from tune.experiments.results import write_results
+from tune.experiments.results import parse_clips, write_results
 from tune.experiments.warm_start import read_warm_start
 from tune.report.analysis import Analysis, analyse
 from tune.report.costs import find_costs
@@ -133,6 +133,8 @@ def test_of_the_worst_source_with_all_words_wrong_no_more_can_be_wrong() -> None
     )  # seeds make no more words wrong than there are
     assert (low, high) == (pytest.approx(81.06, abs=0.01), 100.0)
     assert mean_interval([Repeat("001-r1", 100.0, 1.0, worst)], (0.5, 4)) == (low, high)
+    kept = parse_clips(worst.to_json().encode())
+    assert kept is not None and kept.worst_of == 2
     looped = ClipErrors(worst.word_errors + 9 * (np.arange(30) == 0), worst.words)
     assert (objective_interval([looped], (0.5, 4)) or (0.0, 0.0))[1] > 117
 
