@@ -21,7 +21,6 @@ from trainer.data.prepared import PreparedData
 from trainer.data.sources import DEMO_DATA
 
 RATE = 16_000
-SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
 
 def tone(seconds: float = 0.5, *, rate: int = RATE, pitch: float = 220.0, channels: int = 1) -> np.ndarray:
@@ -239,15 +238,9 @@ def encode(
     picture: bool = False,
     late: float = 0.0,
 ) -> bytes:
-    """A file as phones, browsers and cameras write it, by FFmpeg.
+    """(samples,) or (channels, samples) as a file of phones, browsers and cameras: by FFmpeg, with its names.
 
-    Args:
-        audio: float32 (samples,) or (channels, samples) at 16 kHz.
-        coding: FFmpeg's name of the encoder; None for a file without sound.
-        container: FFmpeg's name of it.
-        rate: samples a second in the file.
-        picture: with a track of pictures.
-        late: seconds by which the sound begins after the picture.
+    Without a `coding` there is no sound, with `picture` a film, whose sound begins so many seconds `late`.
     """
     import av
     import soxr

@@ -16,6 +16,11 @@ FORMATS = [
     ("wav", "PCM_16"),
     ("wav", "FLOAT"),
     ("wav", "PCM_24"),
+    ("wav", "PCM_U8"),
+    ("wav", "ULAW"),
+    ("wav", "IMA_ADPCM"),
+    ("aiff", "PCM_16"),
+    ("caf", "FLOAT"),
     ("flac", "PCM_16"),
     ("ogg", "VORBIS"),
     ("ogg", "OPUS"),
@@ -29,12 +34,11 @@ def pitch_of(audio: np.ndarray) -> float:
     return float(np.argmax(spectrum) * 16_000 / len(audio))
 
 
-@pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize(("kind", "subtype"), FORMATS)
-def test_formats_and_channels(tmp_path: Path, kind: str, subtype: str, channels: int) -> None:
+def test_formats(tmp_path: Path, kind: str, subtype: str) -> None:
     path = tmp_path / f"clip.{kind}"
     rate = 48_000 if subtype == "OPUS" else 44_100
-    soundfile.write(path, tone(1.0, rate=rate, channels=channels), rate, subtype=subtype)
+    soundfile.write(path, tone(1.0, rate=rate, channels=2), rate, subtype=subtype)
     audio = read_audio(path)
     assert audio.dtype == np.float32
     assert audio.ndim == 1
@@ -160,10 +164,12 @@ def test_joined_files_are_read_to_the_end(kind: str) -> None:
         read_audio(content, max_seconds=3)
 
 
-def test_bytes_behind_the_samples_are_no_sound() -> None:
+def test_bytes_around_the_samples_are_no_sound() -> None:
     for kind in ("WAV", "FLAC", "MP3"):
         for filling in (b"\0", bytes(3_000), b"TAG" + bytes(125)):
             assert read_audio(encoded(1.0, kind) + filling).size == pytest.approx(16_000, abs=600)
+    tag = b"ID3\x03\0\0" + bytes([0, 0, 1, 44]) + bytes(172)
+    assert read_audio(tag + encoded(1.0, "MP3")).size == pytest.approx(16_000, abs=600)
     with pytest.raises(AudioError):  # not half of what is in it
         read_audio(encoded(1.0, "WAV") * 2)
 

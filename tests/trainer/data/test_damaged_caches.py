@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,9 +25,7 @@ from trainer.data.prepared import PreparedData, is_prepared, prepare
 from trainer.errors import DataError
 
 
-@pytest.mark.parametrize(
-    "damage", ["train-00000.f16", "train-00000.i16", "train-00000.parquet", "manifest.json", "gone"]
-)
+@pytest.mark.parametrize("damage", ["train-00000.f16", "train-00000.parquet", "manifest.json", "gone"])
 def test_damaged_caches_are_rebuilt(config: TrainConfig, damage: str) -> None:
     data = prepare(config, waveforms=True)
     before = content(data)
@@ -100,13 +97,7 @@ def test_a_cache_that_may_only_be_read(config: TrainConfig, tmp_path: Path) -> N
             prepare(config, waveforms=True)
 
 
-def test_relative_cache_dir(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    data = prepare(config.replace(cache_dir="here/cache"))
-    assert data.folder.parent == tmp_path / "here" / "cache"
-
-
-CLIPS, KILLED, SHARD = 60, 40, 8
+CLIPS, KILLED, SHARD = 40, 24, 8
 _CODE = """
 import json, os, signal, sys
 import trainer.data.feature_store
@@ -177,16 +168,13 @@ def test_killed_half_way_it_goes_on_where_it_was(
     assert not left.exists()
 
 
+@pytest.mark.parametrize("waveforms", [True, False])
 def test_what_was_begun_with_or_without_waveforms(
-    many: TrainConfig, heard: list[AudioSource], whole: PreparedData
+    many: TrainConfig, whole: PreparedData, waveforms: bool
 ) -> None:
-    interrupted(many, waveforms=True)
+    interrupted(many, waveforms=waveforms)
     assert snapshot(prepare(many)) == snapshot(whole)
-    assert len(heard) < CLIPS + KILLED // 2
     assert not is_prepared(many, waveforms=True), "some have theirs"
-    assert content(prepare(many, waveforms=True)) == content(whole)
-    shutil.rmtree(many.cache_dir)
-    interrupted(many, waveforms=False)
     assert content(prepare(many, waveforms=True)) == content(whole)
 
 

@@ -33,6 +33,10 @@ from trainer.errors import ConfigError, DataError
         ("audio_filepath", "Transcript"),
         ("WAV", "label"),
         ("Audio_Path", "text"),
+        ("wav", "wrd"),  # SpeechBrain
+        ("audio", "tgt_text"),  # fairseq
+        ("wav", "txt"),  # WeNet
+        ("file_path", "transcription"),  # Vaani
     ],
 )
 def test_usual_names_are_found(folder: Path, tmp_path: Path, audio: str, text: str) -> None:
@@ -88,9 +92,7 @@ def test_language_is_chosen_where_there_are_several(folder: Path, tmp_path: Path
     with pytest.raises(DataError, match=words + "--language, or choose rows with row_filter=language=de$"):
         load(path, language="fr")
     assert load(path, language="fr", row_filter=ALL_LANGUAGES).total == 12
-    english = load(path, language="fr", row_filter="language=en")
-    assert english.total == 6
-    assert not any("WARNING" in note for note in english.notes)
+    assert load(path, language="fr", row_filter="language=en").total == 6
     with pytest.raises(
         DataError, match=r"^language='de': no row of the validation split is left; column langu"
     ):
@@ -98,10 +100,6 @@ def test_language_is_chosen_where_there_are_several(folder: Path, tmp_path: Path
     # Only the rows that another filter leaves count.
     ages = [row | {"age": row["language"]} for row in records(ROWS)]
     assert load(write_manifest(folder / "ages.csv", ages), language="fr", row_filter="age=en").total == 6
-    locales = [row | {"language": "Belarusian"} for row in records(ROWS)]
-    assert load(write_manifest(folder / "one.csv", locales), language="be").notes == []
-    mixed = rows_with(audio=FILES, text=TEXTS, locale=["en-US", "en_GB", "de", "English"] * 3)
-    assert load(write_manifest(folder / "mixed.csv", mixed), language="en").total == 9
     coded = rows_with(audio=FILES, text=TEXTS, locale=["deu", "ger", "de-AT", "nan-tw"] * 3)
     assert load(write_manifest(folder / "coded.csv", coded), language="de-DE").total == 9
 
@@ -122,12 +120,6 @@ def test_the_only_language_is_another(folder: Path, tmp_path: Path) -> None:
     assert load(release).notes == load(release / "de").notes == [told]
     assert content(load(release)) == expected(folder)
     assert load(release, language="de").notes == []
-    rows = [row | {"language": "Castilian"} for row in records(ROWS)]
-    path = write_manifest(folder / "only_one.csv", rows)
-    assert load(path, language="es").notes == []
-    assert any(
-        "column language has only language Castilian, trained as en" in note for note in load(path).notes
-    )
     # Not a name that Whisper has: it may well be English.
     coded = [row | {"language": "eng"} for row in records(ROWS)]
     assert load(write_manifest(folder / "coded.csv", coded)).notes == []
@@ -170,7 +162,6 @@ def test_audio_as_an_object(folder: Path) -> None:
     assert content(load(write_manifest(folder / "objects.jsonl", rows))) == expected(folder)
     for row in rows:
         row["audio"] = {"path": row["audio"]["path"]}  # type: ignore[index]
-    assert content(load(write_manifest(folder / "objects.jsonl", rows))) == expected(folder)
     assert content(load(write_manifest(folder / "objects.parquet", rows))) == expected(folder)
     rows[0]["audio"] = {"bytes": "UklGRg=="}
     [clip] = [

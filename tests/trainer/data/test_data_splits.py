@@ -27,7 +27,7 @@ def test_split_names(folder: Path) -> None:
         row["split"] = {"train": "Training", "validation": "dev", "test": "extra"}[row["split"]]
     path = write_manifest(folder / "names.csv", rows)
     table = load(path, row_filter=ALL_LANGUAGES)
-    assert {role: len(clips) for role, clips in table.splits.items()} == {"train": 6, "validation": 3}
+    assert sizes(table) == {"train": 6, "validation": 3}
     assert "splits that are not used: extra (3 clips)" in table.notes
     table = load(path, row_filter=ALL_LANGUAGES, test_split="extra")
     assert len(table.splits["test"]) == 3
@@ -35,6 +35,11 @@ def test_split_names(folder: Path) -> None:
         load(path, validation_split="val2")
     with pytest.raises(ConfigError, match="train_split and validation_split are both 'dev'"):
         load(path, train_split="dev", validation_split="dev")
+    odd = [row | {"split": {"dev": "dv"}.get(row["split"], "tr")} for row in rows]
+    with pytest.raises(
+        DataError, match=r"split names the splits tr, dv, none of which is known; .*train_split=tr"
+    ):
+        load(write_manifest(folder / "odd.csv", odd))
     only_test = [row | {"split": "test"} for row in rows]
     with pytest.raises(DataError, match="no split 'train'; it has test; set train_split"):
         load(write_manifest(folder / "only.csv", only_test))
@@ -44,7 +49,7 @@ def test_validation_is_made_from_train(folder: Path) -> None:
     texts = [f"text {number // 2}{'!' * (number % 2)}" for number in range(12)]
     path = write_manifest(folder / "plain.csv", rows_with(audio=FILES, text=texts))
     table = load(path, validation_share=0.35)
-    assert {role: len(clips) for role, clips in table.splits.items()} == {"train": 8, "validation": 4}
+    assert sizes(table) == {"train": 8, "validation": 4}
     assert table.notes == [
         "no validation split in the data: 4 of the 12 training clips (33%) were set apart as one "
         "(data_seed=0)",
@@ -58,8 +63,6 @@ def test_validation_is_made_from_train(folder: Path) -> None:
     assert not learned & judged
     assert not table.drops
     assert load(path, validation_share=0.35).splits == table.splits
-    others = [load(path, validation_share=0.35, data_seed=seed).splits["validation"] for seed in range(1, 4)]
-    assert any(other != table.splits["validation"] for other in others)
     same = write_manifest(folder / "same.csv", rows_with(audio=FILES, text=["yes"] * 12))
     assert len(load(same, validation_share=0.25).splits["validation"]) == 3
 
@@ -108,14 +111,6 @@ def test_train_is_not_used_up_by_a_test_split(
     assert len(none) == ("test" not in expected_sizes)
 
 
-def test_a_test_split_of_a_few_sentences_leaves_enough(tmp_path: Path) -> None:
-    """Sentences stay whole, so that a split may come out larger than its share."""
-    rows = [{"audio": f"{number}.wav", "text": f"text {number % 3}"} for number in range(24)]
-    table = load(write_manifest(tmp_path / "x.csv", rows), split_by="text")
-    assert sizes(table) == {"train": 16, "validation": 8}
-    assert "too few training clips to make one (24;" in table.notes[-2]
-
-
 def test_clips_without_words_are_counted_as_they_are_met(tmp_path: Path) -> None:
     """Of few clips out of many, so many are counted as bad as were met while these were chosen."""
     rows = [
@@ -144,8 +139,8 @@ def test_subsets(folder: Path) -> None:
     assert sizes(table) == {"train": 4, "validation": 2, "test": 2}
     names = [clip.name for clip in table.splits["train"]]
     assert names == sorted(names) == [clip.name for clip in load(path, **limits).splits["train"]]
-    others = [load(path, **limits, data_seed=seed).splits["train"] for seed in range(1, 4)]
-    assert any([clip.name for clip in other] != names for other in others)
+    other = load(path, **limits, data_seed=1).splits["train"]
+    assert [clip.name for clip in other] != names
     assert "train: 4 of 6 clips (data_seed=0)" in table.notes
 
 
@@ -160,10 +155,6 @@ def test_splitting_is_stable_when_clips_are_added(tmp_path: Path) -> None:
 def test_one_training_clip_and_a_test_split(tmp_path: Path) -> None:
     rows = [{"audio": f"{split}.wav", "text": split, "split": split} for split in ("train", "test")]
     table = load(write_manifest(tmp_path / "x.csv", rows))
-    assert {role: [clip.text for clip in clips] for role, clips in table.splits.items()} == {
-        "train": ["train"],
-        "validation": ["test"],
-    }
-    assert any(
-        note.startswith("WARNING") and "test split is used for validation" in note for note in table.notes
-    )
+    assert [clip.text for clips in table.splits.values() for clip in clips] == ["train", "test"]
+    assert sizes(table) == {"train": 1, "validation": 1}
+    assert "WARNING: no validation split in the data and one training clip" in table.notes[0]

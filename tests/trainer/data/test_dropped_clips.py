@@ -76,7 +76,6 @@ def test_drops_are_counted_and_listed(config: TrainConfig, tmp_path: Path) -> No
     again = prepare(config)
     assert again.reused
     assert again.drops == data.drops
-    assert snapshot(again).keys() == snapshot(data).keys()
 
 
 @pytest.mark.parametrize("begin_with_marks", [True, False])
@@ -122,11 +121,9 @@ def test_audio_that_is_cut_off_and_channels_that_cancel_each_other(
     assert "dropped 1 of 10 clips: 1 audio that is cut off or damaged" in data.notes
     note = "1 clip has channels that cancel each other (opposite phase): one channel stands for all"
     assert note in data.notes
-    assert note in prepare(config.replace(data=str(tmp_path / "odd.csv"), row_filter=None)).notes, (
-        "from the cache"
-    )
-    silence = data.splits["train"].features(len(data.splits["train"]) - 1)
-    assert silence.std() > 0.1
+    cached = prepare(config.replace(data=str(tmp_path / "odd.csv"), row_filter=None))
+    assert note in cached.notes
+    assert data.splits["train"].features(len(data.splits["train"]) - 1).std() > 0.1, "no silence"
 
 
 def test_too_many_drops_stop(config: TrainConfig, tmp_path: Path) -> None:
@@ -146,24 +143,17 @@ def test_too_many_drops_stop(config: TrainConfig, tmp_path: Path) -> None:
     assert data.reused
 
 
-NOTHING_LEFT = {
-    "texts": "3 text longer than the model writes (the first is clips/clip_02.flac: 66 tokens",
-    "window": "3 audio longer than the model's window of 2 s (the first is clips/long.wav: 2.50 s, over",
-}
-
-
-@pytest.mark.parametrize("mistake", NOTHING_LEFT)
-def test_a_split_of_which_no_clip_can_be_used(config: TrainConfig, tmp_path: Path, mistake: str) -> None:
-    soundfile.write(tmp_path / "clips" / "long.wav", tone(2.5), 16_000)
+def test_a_split_of_which_no_clip_can_be_used(config: TrainConfig, tmp_path: Path) -> None:
     rows = records(ROWS)
     for row in rows:
         if row["split"] == "validation":
-            row.update({"text": "x" * 60} if mistake == "texts" else {"audio": "clips/long.wav"})
+            row["text"] = "x" * 60
     path = write_manifest(tmp_path / "useless.csv", rows)
     # No share that may be dropped would help, so none is advised.
     with pytest.raises(DataError) as caught:
         prepare(config.replace(data=str(path), max_dropped_share=0.1))
     message = str(caught.value)
-    assert f"no clip of the validation split can be used: {NOTHING_LEFT[mistake]}" in message
+    told = "3 text longer than the model writes (the first is clips/clip_02.flac: 66 tokens"
+    assert f"no clip of the validation split can be used: {told}" in message
     assert "name another split with validation_split" in message
     assert "max_dropped_share" not in message

@@ -39,15 +39,8 @@ def difference(extractor, audio: np.ndarray) -> float:
 @pytest.mark.parametrize(
     "samples",
     [
-        1,
-        159,
-        160,
-        161,
-        200,
-        399,
-        400,
-        16_001,
-        *(WINDOW - less for less in (401, 400, 361, 201, 200, 199, 1, 0)),
+        *(1, 159, 160, 161, 399, 400, 16_001),
+        *(WINDOW - less for less in (401, 400, 201, 200, 1, 0)),
     ],
 )
 def test_padded_back_equals_the_extractor(extractor, samples: int) -> None:

@@ -39,23 +39,6 @@ def speaker(clip: Clip) -> str:
     return clip.cell("client_id")
 
 
-def test_unusual_names_of_splits(tmp_path: Path) -> None:
-    marks = ["tr"] * 12 + ["dv"] * 4 + ["tst"] * 4
-    path = write_manifest(
-        tmp_path / "x.csv", [row | {"split": mark} for row, mark in zip(rows(20), marks, strict=True)]
-    )
-    with pytest.raises(
-        DataError,
-        match=r"column split names the splits tr, dv, tst, none of which is known; .*train_split=tr",
-    ):
-        load(path)
-    named = load(path, train_split="tr", validation_split="DV", test_split="tst")
-    assert sizes(named) == {"train": 12, "validation": 4, "test": 4}
-    some = load(path, train_split="tr")
-    assert "splits that are not used: dv (4 clips), tst (4 clips)" in some.notes
-    assert not parts(some, lambda clip: clip.name)["train"] & {f"{number}.wav" for number in range(12, 20)}
-
-
 def test_one_split_in_two_formats_is_read_once(tmp_path: Path) -> None:
     write_manifest(tmp_path / "train.csv", rows(30))
     write_manifest(tmp_path / "train.tsv", rows(30)[::-1])
@@ -78,16 +61,6 @@ def test_links_to_one_file_are_one_file(tmp_path: Path) -> None:
     assert not shared(
         load(write_manifest(tmp_path / "x.csv", told)), lambda clip: str(Path(clip.path).resolve())
     )
-
-
-def test_a_file_of_two_given_splits_is_left_out_of_training(tmp_path: Path) -> None:
-    told = [row | {"split": "train"} for row in rows(20)]
-    told += [{"audio": f"{number}.wav", "text": f"again {number}", "split": "test"} for number in range(3)]
-    table = load(write_manifest(tmp_path / "x.csv", told))
-    assert not parts(table, lambda clip: clip.name)["train"] & {"0.wav", "1.wav", "2.wav"}
-    assert sorted(drop.name for drop in table.drops) == ["0.wav", "1.wav", "2.wav"]
-    assert {(drop.split, drop.reason) for drop in table.drops} == {("train", "other_split")}
-    assert sizes(load(tmp_path / "x.csv", split_by=None))["train"] == 18
 
 
 def test_speakers_are_in_one_split(tmp_path: Path) -> None:

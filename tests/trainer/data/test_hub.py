@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_server import DroppedError, Hub, RefusedError, serve
+from hub_server import Hub, RefusedError, serve
 from make_data import embedded, examples, write_clips, write_hub_parquet, write_manifest, write_processor
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -57,10 +57,17 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     old = root / "models" / "org" / "whisper-old" / "main"
     shutil.copytree(root / "models" / "org" / "whisper-mini" / "main", old)
     (old / "model.safetensors").rename(old / "pytorch_model.bin")
+    shutil.copytree(root / "models" / "org" / "whisper-mini", root / "models" / "org" / "whisper-gated")
     bert = root / "models" / "org" / "bert" / "main"
     bert.mkdir(parents=True)
     (bert / "config.json").write_text(json.dumps({"model_type": "bert", "architectures": ["BertModel"]}))
+
+    def fault(request: str) -> None:
+        if request.startswith("GET /org/whisper-gated/resolve/"):
+            raise RefusedError(403, "not for you")
+
     with serve(root) as server:
+        server.fault = fault
         yield server
 
 
@@ -94,19 +101,23 @@ except UserError as error:
 
 
 LOAD_CLIPS = """
-from pathlib import Path
 from trainer.data.audio import read_audio
 from trainer.data.clips import load_clips
+from trainer.model.pretrained import fetch_model, load_model_config
+from trainer.model.processor import load_processor
 
 def load(**settings):
     table = load_clips(TrainConfig(**settings))
-    print(json.dumps({
-        "splits": {
-            role: [(clip.name, clip.text, len(read_audio(clip.source()))) for clip in clips]
-            for role, clips in table.splits.items()
-        },
-        "notes": table.notes,
-    }))
+    return {
+        role: [(clip.name, clip.text, len(read_audio(clip.source()))) for clip in clips]
+        for role, clips in table.splits.items()
+    }, table.notes
+
+def told(call):
+    try:
+        eval(call)
+    except UserError as error:
+        return type(error).__name__ + ": " + str(error)
 
 """
 
@@ -119,28 +130,22 @@ def expected(rows: list[Any] = ROWS) -> dict[str, list[list[Any]]]:
     }
 
 
-def test_data_set_with_a_configuration(hub: Hub, tmp_path: Path) -> None:
-    code = LOAD_CLIPS + "load(data='org/speech', data_config='be_by')"
+def parquets(hub: Hub) -> list[str]:
+    """Files that were downloaded."""
+    return [line for line in hub.requests if line.startswith("GET") and line.endswith(".parquet")]
+
+
+def test_data_sets_with_a_configuration_and_with_a_script(hub: Hub, tmp_path: Path) -> None:
+    """A second process finds the download in Hugging Face's cache."""
+    calls = (f"load(data='org/{name}', data_config='be_by')" for name in ("speech", "scripted"))
+    code = LOAD_CLIPS + f"print(json.dumps([{', '.join(calls)}]))"
     found = run(hub.url, tmp_path, code)
-    assert found["splits"] == expected()
-    assert found["notes"] == []
+    told = "org/scripted needs a loading script, so its Parquet copy (refs/convert/parquet) was used"
+    assert found == [[expected(), []], [expected(), [told]]]
     assert not any("en_us" in line and "resolve" in line for line in hub.requests)
-    # A second process finds the download in Hugging Face's cache.
-    downloads = [line for line in hub.requests if line.startswith("GET") and line.endswith(".parquet")]
+    downloads = parquets(hub)
     assert run(hub.url, tmp_path, code) == found
-    assert [
-        line for line in hub.requests if line.startswith("GET") and line.endswith(".parquet")
-    ] == downloads
-
-
-def test_data_set_that_has_a_script(hub: Hub, tmp_path: Path) -> None:
-    found = run(hub.url, tmp_path, LOAD_CLIPS + "load(data='org/scripted', data_config='be_by')")
-    assert found["splits"] == expected()
-    assert found["notes"] == [
-        "org/scripted needs a loading script, so its Parquet copy (refs/convert/parquet) was used"
-    ]
-    # Again, now that the copy is in Hugging Face's cache.
-    assert run(hub.url, tmp_path, LOAD_CLIPS + "load(data='org/scripted', data_config='be_by')") == found
+    assert parquets(hub) == downloads
 
 
 REFUSALS = {
@@ -164,6 +169,9 @@ REFUSALS = {
     "fetch_model('org/bert', weights=True)": (
         "ModelError: model='org/bert': the repository has no model.safetensors; "
     ),
+    "fetch_model('org/whisper-gated', weights=False)": (
+        "ModelError: model='org/whisper-gated': cannot be fetched from the hub: "
+    ),
     "fetch_model('org/whisper-old', weights=True)": (
         "ModelError: model='org/whisper-old': pytorch_model.bin is a pickle, "
     ),
@@ -172,17 +180,7 @@ REFUSALS = {
 
 def test_what_cannot_be_had_is_one_line(hub: Hub, tmp_path: Path) -> None:
     """All in one process: most of its seconds are imports."""
-    code = f"""
-from trainer.model.pretrained import fetch_model, load_model_config
-
-def told(call):
-    try:
-        eval(call)
-    except UserError as error:
-        return type(error).__name__ + ": " + str(error)
-
-print(json.dumps([told(call) for call in {list(REFUSALS)}]))
-"""
+    code = f"print(json.dumps([told(call) for call in {list(REFUSALS)}]))"
     messages = run(hub.url, tmp_path, LOAD_CLIPS + code)
     for message, words in zip(messages, REFUSALS.values(), strict=True):
         assert words in message and "\n" not in message
@@ -191,71 +189,43 @@ print(json.dumps([told(call) for call in {list(REFUSALS)}]))
     assert not any("resolve" in line and "pytorch_model.bin" in line for line in hub.requests)
 
 
-def test_small_files_in_the_cache_are_not_taken_for_all_that_there_is(hub: Hub, tmp_path: Path) -> None:
-    code = (
-        "from trainer.model.pretrained import fetch_model; "
-        "print(json.dumps(fetch_model('org/whisper-old', weights={})))"
-    )
-    assert "org--whisper-old" in run(hub.url, tmp_path, code.format(False))
-    message = run("http://127.0.0.1:9", tmp_path, code.format(True))
-    assert message.startswith("ModelError: model='org/whisper-old': ")
-    assert "pickle" not in message and "\n" not in message
-
-
-def test_the_hub_refuses_a_file(hub: Hub, tmp_path: Path) -> None:
-    """What `transcribe` fetches before it loads anything."""
-
-    def fault(request: str) -> None:
-        if request.startswith("GET") and "/resolve/" in request:
-            raise RefusedError(403, "not for you")
-
-    hub.fault = fault
-    code = "from trainer.model.pretrained import fetch_model; fetch_model('org/whisper-mini', weights=False)"
-    try:
-        message = run(hub.url, tmp_path, code)
-    finally:
-        hub.fault = lambda request: None
-    assert message.startswith("ModelError: model='org/whisper-mini': cannot be fetched from the hub: ")
-    assert "\n" not in message
-
-
-def test_no_hub_at_all(tmp_path: Path) -> None:
-    url = "http://127.0.0.1:9"
-    code = "from trainer.model.processor import load_processor\n"
-    message = run(url, tmp_path, code + "load_processor(TrainConfig(model='org/whisper-mini'))")
-    assert message.startswith("ModelError: model='org/whisper-mini': the hub cannot be reached and the model")
-    assert "\n" not in message
-    # `datasets` waits 23 seconds in all before it gives up.
-    impatient = "import time; time.sleep = lambda seconds: None\n"
-    message = run(url, tmp_path, impatient + LOAD_CLIPS + "load(data='org/speech', data_config='be_by')")
-    assert message.startswith("DataError: data='org/speech', data_config='be_by': no such folder here")
-    assert "\n" not in message
-
-
 def test_the_hub_goes_away_after_the_first_run(hub: Hub, tmp_path: Path) -> None:
-    code = """
+    """A model that was fetched is there; small files of another are not taken for all of it."""
+    code = LOAD_CLIPS + textwrap.dedent("""
         import time
         from trainer.model.whisper import load_model
-        from trainer.model.processor import load_processor
 
         config = TrainConfig(model="org/whisper-mini")
         started = time.monotonic()
         load_model(config, load_processor(config))
-        print(json.dumps(time.monotonic() - started))
-    """
-    assert run(hub.url, tmp_path, code) > 0
+        seconds = time.monotonic() - started
+        time.sleep = lambda seconds: None  # `datasets` waits 23 seconds in all before it gives up
+    """)
+    small = "print(json.dumps(told(\"fetch_model('org/whisper-old', weights=False)\")))"
+    assert run(hub.url, tmp_path, code + small) is None
     weights = [line for line in hub.requests if line.startswith("GET") and line.endswith(".safetensors")]
-    assert run("http://127.0.0.1:9", tmp_path, code) < 60  # transformers alone took 330 seconds
+    calls = {
+        "fetch_model('org/whisper-old', weights=True)": "ModelError: model='org/whisper-old': ",
+        "load_processor(TrainConfig(model='org/bert'))": (
+            "ModelError: model='org/bert': the hub cannot be reached and the model"
+        ),
+        "load(data='org/speech', data_config='be_by')": (
+            "DataError: data='org/speech', data_config='be_by': no such folder here"
+        ),
+    }
+    asked = f"print(json.dumps([seconds, *[told(call) for call in {list(calls)}]]))"
+    seconds, *messages = run("http://127.0.0.1:9", tmp_path, code + asked)
+    assert seconds < 60  # transformers alone took 330 seconds
     assert [
         line for line in hub.requests if line.startswith("GET") and line.endswith(".safetensors")
     ] == weights
+    for message, words in zip(messages, calls.values(), strict=True):
+        assert message.startswith(words) and "pickle" not in message and "\n" not in message
 
 
 STREAM = """
-import itertools, threading
-import datasets.config
+import itertools
 from trainer.data.clips import load_clips
-from trainer.data.streaming import shards
 
 def open_stream(**settings):
     settings |= {"data_config": "be_by", "streaming": True, "audio_window": 2, "max_samples": 8}
@@ -267,73 +237,35 @@ def names(table, count):
 """
 
 
-@pytest.mark.parametrize("data", ["org/speech", "org/scripted"])
-def test_a_training_split_is_streamed(hub: Hub, tmp_path: Path, data: str) -> None:
-    """Nothing of it stays; the others are kept, and read once."""
-    code = f"""
-        table = open_stream(data={data!r}, cache_dir={str(tmp_path / "cache")!r})
-        found = {{role: sorted(clip.name for clip in clips) for role, clips in table.splits.items()}}
-        print(json.dumps([found, sorted(names(table, 6))]))
-    """
-    code = STREAM + textwrap.dedent(code)
+def test_training_splits_are_streamed_and_a_sample_is_looked_at(hub: Hub, tmp_path: Path) -> None:
+    """Nothing of them stays; the others are kept, and read once."""
+    code = STREAM + textwrap.dedent(f"""
+        from trainer.data.streaming.stream import is_far, keep_sample
+        from trainer.inspection.inspection import inspect_data
+
+        found, cache = [], {str(tmp_path / "cache")!r}
+        for data in ("org/speech", "org/scripted"):
+            table = open_stream(data=data, cache_dir=cache)
+            found.append({{role: sorted(clip.name for clip in clips) for role, clips in table.splits.items()}})
+            found[-1]["train"] = sorted(names(table, 6))
+    """)
+    sample = textwrap.dedent("""
+        config = TrainConfig(data="org/speech", data_config="be_by", cache_dir=cache)
+        assert is_far(config.data) and not is_far("demo") and not is_far("clips.csv")
+        here, note = keep_sample(config, 4)
+        looked = inspect_data(here, with_model=False)
+        print(json.dumps([found, {name: one.clips for name, one in looked.splits.items()}, note]))
+    """)
     files = {
         split: sorted(row.file for row in ROWS if row.split == split)
         for split in ("train", "validation", "test")
     }
-    train = files.pop("train")
-    assert run(hub.url, tmp_path, code) == [files, train]
-    assert not [path for path in (tmp_path / "hub").rglob("*") if path.suffix == ".parquet"]
-    before = len(hub.requests)
-    assert run(hub.url, tmp_path, code) == [files, train]
-    again = [line for line in hub.requests[before:] if "resolve" in line and "train" not in line.lower()]
-    assert not any(line.startswith("GET") and "test" in line for line in again)
-
-
-@pytest.mark.slow
-@pytest.mark.occasional
-def test_a_stream_waits_while_the_hub_is_away(hub: Hub, tmp_path: Path) -> None:
-    """And where it does not come back, one line says so."""
-    flag = tmp_path / "away"
-
-    def fault(request: str) -> None:
-        if flag.exists():
-            raise DroppedError
-
-    code = STREAM + textwrap.dedent(f"""
-        from pathlib import Path
-        table, flag = open_stream(data="org/speech", cache_dir={str(tmp_path / "cache")!r}), Path({str(flag)!r})
-        whole = names(table, 12)
-        datasets.config.STREAMING_READ_RETRY_INTERVAL = datasets.config.STREAMING_OPEN_RETRY_INTERVAL = 0.1
-        shards._WAIT_SECONDS = 0.2
-        flag.touch()
-        threading.Timer(4, flag.unlink).start()
-        assert names(table, 12) == whole
-        assert not flag.exists()
-        shards.PATIENCE_SECONDS = 1
-        flag.touch()
-        names(table, 12)
-    """)
-    hub.fault = fault
-    try:
-        message = run(hub.url, tmp_path, code)
-    finally:
-        hub.fault = lambda request: None
-    assert message.startswith("DataError: data='org/speech': cannot be read for 1 s: ")
-    assert "\n" not in message
-
-
-def test_a_sample_is_looked_at_without_a_download(hub: Hub, tmp_path: Path) -> None:
-    config = {"data_config": "be_by", "cache_dir": str(tmp_path / "cache")}
-    code = f"""
-        from trainer.data.streaming.stream import is_far, keep_sample
-        from trainer.inspection.inspection import inspect_data
-        config = TrainConfig(data="org/speech", **{config})
-        assert is_far(config.data) and not is_far("demo") and not is_far("clips.csv")
-        here, note = keep_sample(config, 4)
-        found = inspect_data(here, with_model=False)
-        print(json.dumps([{{name: one.clips for name, one in found.splits.items()}}, note]))
-    """
-    splits, note = run(hub.url, tmp_path, code)
-    assert splits == {"train": 2, "validation": 1, "test": 1}
+    found, looked, note = run(hub.url, tmp_path, code + sample)
+    assert found == [files, files]
+    assert looked == {"train": 2, "validation": 1, "test": 1}
     assert "the rest was not downloaded" in note
     assert not [path for path in (tmp_path / "hub").rglob("*") if path.suffix == ".parquet"]
+    before = len(hub.requests)
+    assert run(hub.url, tmp_path, code + "print(json.dumps(found))") == [files, files]
+    again = [line for line in hub.requests[before:] if "resolve" in line and "train" not in line.lower()]
+    assert not any(line.startswith("GET") and "test" in line for line in again)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 from demo_clips import demo_clips
 from make_data import encode, lag
 
 from trainer.data.audio import AudioError, AudioFile, read_audio
+from trainer.data.drops import DROP_REASONS
 
 RATE = 16_000
 #: Coding, container, rate, and how like the original the sound is at least (correlation).
 KINDS = [
     ("aac", "ipod", 44_100, 0.9),
-    ("aac", "mp4", 16_000, 0.9),
     ("aac", "adts", 44_100, 0.9),
     ("aac", "matroska", 48_000, 0.9),
     ("aac", "mpegts", 44_100, 0.9),
@@ -25,7 +27,6 @@ KINDS = [
     ("libopencore_amrnb", "amr", 8_000, 0.6),
     ("libopencore_amrnb", "3gp", 8_000, 0.6),
     ("wmav2", "asf", 44_100, 0.9),
-    ("wmav2", "asf", 16_000, 0.9),
     ("mp3", "avi", 44_100, 0.9),
     ("mp2", "mpeg", 44_100, 0.9),
 ]
@@ -89,8 +90,6 @@ def test_a_film_without_sound_has_no_clip(speech: np.ndarray) -> None:
 
 def test_a_channel_can_be_chosen(tmp_path: Path, speech: np.ndarray) -> None:
     """Of a call each side has its own."""
-    import soundfile
-
     other = np.roll(speech[::-1], 5_000)
     both = np.stack([speech, other])
     wav = tmp_path / "call.wav"
@@ -106,16 +105,23 @@ def test_a_channel_can_be_chosen(tmp_path: Path, speech: np.ndarray) -> None:
 
 
 def test_damage_never_ends_in_a_traceback(speech: np.ndarray) -> None:
-    random = np.random.default_rng(0)
-    for coding, container, rate, _ in KINDS:
-        whole = encode(speech[: 2 * RATE], coding, container, rate=rate)
-        for _ in range(12):
+    """Bytes are changed in the header and anywhere, and some are added."""
+    random, short = np.random.default_rng(0), speech[: 2 * RATE]
+    files = [encode(short, coding, container, rate=rate) for coding, container, rate, _ in KINDS]
+    for kind in ("WAV", "RF64", "AIFF", "CAF", "FLAC", "OGG", "MP3"):
+        buffer = io.BytesIO()
+        soundfile.write(buffer, short, RATE, format=kind)
+        files.append(buffer.getvalue())
+    for whole in files:
+        for number in range(12):
             content = bytearray(whole)
-            for place in random.integers(0, len(content), int(random.integers(1, 20))):
+            end = 64 if number % 2 else len(content)
+            for place in random.integers(0, end, int(random.integers(1, 20))):
                 content[place] ^= int(random.integers(1, 256))
             start = int(random.integers(len(content)))
             content[start:start] = bytes(int(random.integers(0, 3_000)))
             try:
-                assert len(read_audio(bytes(content), max_seconds=30))
+                audio = read_audio(bytes(content), max_seconds=30)
+                assert len(audio) and np.isfinite(audio).all()
             except AudioError as error:
-                assert "\n" not in str(error)
+                assert error.reason in DROP_REASONS and "\n" not in str(error)

@@ -48,11 +48,9 @@ def test_what_training_gets(config: TrainConfig, tmp_path: Path, heard: list[obj
             "input_features"
         ][0]
         assert np.abs(padded - full).max() <= FEATURE_TOLERANCE
-        prefix = processor.tokenizer.convert_ids_to_tokens(split.labels(i))
-        assert prefix[:4] == ["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
+        tokens = processor.tokenizer.convert_ids_to_tokens(split.labels(i))
+        assert tokens[:4] == ["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
         assert split.labels(i) == processor.tokenizer(f" {target}").input_ids
-        assert split.labels(i)[-1] == processor.tokenizer.eos_token_id
-        assert processor.tokenizer.decode(split.labels(i), skip_special_tokens=True) == f" {target}"
     second = prepare(config)
     assert (second.reused, second.folder, second.notes) == (True, data.folder, data.notes)
     assert snapshot(second) == snapshot(data)
@@ -78,28 +76,19 @@ def test_text_settings_share_the_features(config: TrainConfig) -> None:
     assert snapshot(first.with_texts(bare)) == snapshot(other)
 
 
-@pytest.mark.parametrize(
-    ("settings", "space"),
-    [
-        ({}, " "),
-        ({"leading_space": False}, ""),
-        ({"language": "ja"}, ""),
-        ({"language": "ja", "task": "translate"}, " "),
-    ],
-)
-def test_labels_begin_with_a_space_where_the_written_language_has_spaces(
-    config: TrainConfig, settings: dict[str, Any], space: str
-) -> None:
+def test_labels_begin_with_a_space_where_the_written_language_has_spaces(config: TrainConfig) -> None:
     """Whisper's own texts do, and runtimes join segments by what they begin with."""
-    data = prepare(config).with_texts(config.replace(**settings))
-    assert taught(data.splits["test"], config)[0] == f"{space}null"
+    plain, data = config.replace(leading_space=False), prepare(config)
+    japanese = config.replace(language="ja")
+    english = japanese.replace(task="translate")
+    texts = [data.with_texts(each) for each in (config, plain, japanese, english)]
+    assert [taught(each.splits["test"], config)[0] for each in texts] == [" null", "null", "null", " null"]
 
 
 def test_the_key_follows_what_shapes_features(config: TrainConfig, tmp_path: Path) -> None:
     changes: list[dict[str, Any]] = [
         {},
         {"row_filter": "language=en"},
-        {"max_train_clips": 3},
         {"max_train_clips": 3, "data_seed": 1},
         {"model": str(write_processor(tmp_path / "longer", window=3))},
     ]

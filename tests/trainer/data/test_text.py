@@ -14,6 +14,7 @@ from trainer.data.text import prepare_target
         ("don\u2019t \u2018quote\u2019 -- it", "don\u2019t quote it"),
         ("costs $3.50, i.e. 1,000 at 10:30", "costs $3.50 i e 1,000 at 10:30"),
         ("50% of R&D @ home", "50% of R&D @ home"),
+        ("Es sind -5 °C, \u22125 % und E-Mail - 3!", "Es sind -5 °C \u22125 % und E-Mail 3"),
         ("कि हिन्दी, में।", "कि हिन्दी में"),
         ("שָׁלוֹם, עולם", "שָׁלוֹם עולם"),
         ("ก็ได้ ไหม?", "ก็ได้ ไหม"),
