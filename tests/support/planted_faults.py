@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +24,8 @@ NOT_ENGLISH = (
 ODD: tuple[Callable[[str], str], ...] = (
     lambda text: f"{text[:4]}\u200b{text[4:]}",  # zero-width space
     lambda text: text.replace("e", "\u0435", 1),  # Cyrillic
-    lambda text: f"{text}\x07",
-    lambda text: f"{text} \U0001f600",
     lambda text: text.replace("e", "\ufffd", 1),
     lambda text: text.replace("e", "é", 1).encode().decode("cp1252"),
-    lambda text: text.replace("e", "e\u0301", 1),
-    lambda text: f"\ufeff{text}",
 )
 MARKUP: tuple[Callable[[str], str], ...] = (
     lambda text: f"<unk> {text}",
@@ -45,44 +41,36 @@ class Row:
     file_name: str
     sentence: str
     split: str
-    language: str
 
 
-def load_rows(source: str, folder: Path, limit: int | None = None) -> list[Row]:
-    """The clips of a source as FLAC files in `folder`, about 200 letters and 4 seconds each at most."""
-    config = TrainConfig(data=source, max_train_clips=limit)
-    tables = [config] if source == "demo" else [config.replace(language=code) for code in ("en", "de")]
+def load_rows(folder: Path, limit: int) -> list[Row]:
+    """So many training clips of the demo, and all others, as FLAC files in `folder`."""
     rows = []
     (folder / "clips").mkdir(parents=True)
-    for one in tables:
-        for split, clips in load_clips(one).splits.items():
-            for clip in clips:
-                name = f"clips/{Path(clip.name).stem}.flac"
-                soundfile.write(folder / name, read_audio(clip.source()), RATE)
-                rows.append(Row(name, clip.text, split, one.language or "en"))
+    for split, clips in load_clips(TrainConfig(max_train_clips=limit)).splits.items():
+        for clip in clips:
+            name = f"clips/{Path(clip.name).stem}.flac"
+            soundfile.write(folder / name, read_audio(clip.source()), RATE)
+            rows.append(Row(name, clip.text, split))
     return rows
 
 
 class Planter:
     """Plants faults in training clips that have none yet; `faults` is where they are, by the kind of finding."""
 
-    def __init__(self, folder: Path, rows: list[Row], seed: int = 0) -> None:
+    def __init__(self, folder: Path, rows: list[Row]) -> None:
         self.folder, self.rows = folder, rows
         self.faults: dict[str, set[str]] = {}
         self.swapped: set[str] = set()
-        self._random, self._noise = random.Random(seed), np.random.default_rng(seed)
+        self._noise = np.random.default_rng(0)
         self._free = [row for row in rows if row.split == "train"]
-        self._random.shuffle(self._free)
+        random.Random(0).shuffle(self._free)
 
-    def take(self, wanted: Callable[[Row], bool] = lambda row: True) -> Row:
-        """A training clip without a fault."""
-        row = next(row for row in self._free if wanted(row))
+    def take(self, letters: int = 0) -> Row:
+        """A training clip without a fault, whose text has so many letters e."""
+        row = next(row for row in self._free if row.sentence.count("e") >= letters)
         self._free.remove(row)
         return row
-
-    def english(self) -> Row:
-        """One whose text can be spoilt."""
-        return self.take(lambda row: row.language == "en" and row.sentence.count("e") > 1)
 
     def mark(self, kind: str, *names: str) -> None:
         """Remember where a fault is."""
@@ -98,9 +86,9 @@ class Planter:
         self.mark(kind, row.file_name)
 
     def spoil(self, kind: str, texts: Iterable[str | Callable[[str], str]]) -> None:
-        """Give English clips other texts, or change those that they have."""
+        """Give clips other texts, or change those that they have."""
         for text in texts:
-            row = self.english()
+            row = self.take(letters=2)
             row.sentence = text if isinstance(text, str) else text(row.sentence)
             self.mark(kind, row.file_name)
 
@@ -112,9 +100,9 @@ class Planter:
             writer.writerows(dataclasses.astuple(row) for row in self.rows)
         return self.folder
 
-    def plant_all(self, *, ratio: float, both: bool) -> Path:
-        """Plant every fault, four swaps among them (see `plant_swaps`), and write the manifest; the folder."""
-        self.plant_swaps(4, ratio, both=both)
+    def plant_all(self) -> Path:
+        """Plant every fault and write the manifest; the folder."""
+        self.plant_swaps()
         for plant in (
             self.plant_sounds,
             self.plant_copies,
@@ -148,7 +136,7 @@ class Planter:
 
     def copy(self, row: Row, name: str, *, split: str = "train", text: str | None = None) -> str:
         """Another row with a clip's audio, whose file is written elsewhere."""
-        self.rows.append(Row(f"clips/{name}", text or row.sentence, split, row.language))
+        self.rows.append(Row(f"clips/{name}", text or row.sentence, split))
         return f"clips/{name}"
 
     def plant_copies(self) -> None:
@@ -175,29 +163,25 @@ class Planter:
         (self.folder / leak).write_bytes((self.folder / row.file_name).read_bytes())
         self.mark("shared_audio", row.file_name, leak)
         self.mark("shared_text", row.file_name, leak)
-        held_out = [one for one in self.rows if one.split == "validation" and one.language == "en"]
+        held_out = [one for one in self.rows if one.split == "validation"]
         for other, change in zip(held_out, (str, str.upper, lambda text: f"«{text.lower()}!»"), strict=False):
-            row = self.take(lambda row: row.language == "en")
+            row = self.take()
             row.sentence = change(other.sentence)
             self.mark("shared_text", row.file_name, other.file_name)
 
-    def plant_swaps(self, pairs: int, ratio: float, *, both: bool) -> None:
-        """Texts of one language given to clips of others so many times shorter and longer.
-
-        Where not `both` can be seen, because the short texts are single words, those on short clips can.
-        """
-        for _ in range(pairs):
+    def plant_swaps(self) -> None:
+        """Four long texts given to clips of texts 2.4 times shorter, where that can be seen."""
+        for _ in range(4):
             first, second = next(
                 (first, second)
                 for first in self._free
                 for second in self._free
-                if first.language == second.language
-                and len(first.sentence) >= ratio * len(second.sentence) > 0
+                if len(first.sentence) >= 2.4 * len(second.sentence) > 0
             )
             for row in (first, second):
                 self._free.remove(row)
                 self.swapped.add(row.file_name)
-            self.mark("text_misfit", second.file_name, *([first.file_name] if both else []))
+            self.mark("text_misfit", second.file_name)
             first.sentence, second.sentence = second.sentence, first.sentence
 
     def plant_texts(self) -> None:
@@ -221,8 +205,3 @@ class Planter:
 def clipped(audio: np.ndarray, gain: float) -> np.ndarray:
     """Amplified so many times beyond full scale."""
     return np.clip(gain * audio / np.abs(audio).max(), -1, 1)
-
-
-def names(found: Sequence[object]) -> set[str]:
-    """The files of suspects or drops."""
-    return {str(one.name) for one in found}  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Planter:
     """Sixty clips of the demo and more with faults."""
     folder = tmp_path_factory.mktemp("faulty") / "data"
-    rows = load_rows("demo", folder, limit=60)
+    rows = load_rows(folder, 60)
     kept = [row for row in rows if row.split == "train"] + [row for row in rows if row.split != "train"][::12]
     planter = Planter(folder, kept)
     for plant in (planter.plant_sounds, planter.plant_leaks, planter.plant_texts, planter.plant_drops):
