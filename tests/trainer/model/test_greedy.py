@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GenerationConfig, GenerationMixin, WhisperForConditionalGeneration
 
 from trainer.config import TrainConfig
+from trainer.data.features import pad_features
 from trainer.data.prepared import prepare
 from trainer.model.greedy import GreedyDecoder, is_plain_greedy
 from trainer.model.processor import load_processor
@@ -22,11 +23,8 @@ def heard(small_config: TrainConfig) -> tuple[WhisperForConditionalGeneration, t
     processor = load_processor(small_config)
     model = load_model(small_config, processor).eval()
     split = prepare(small_config).splits["validation"]
-    features = torch.zeros(16, 80, 400)
-    for clip in range(16):
-        array = torch.from_numpy(split.features(clip).astype("float32"))
-        features[clip] = split.fill(clip)
-        features[clip, :, : array.shape[1]] = array
+    clips = range(16)
+    features = pad_features([split.features(i) for i in clips], [split.fill(i) for i in clips], 400)
     with torch.no_grad():
         encoded = model.get_encoder()(features).last_hidden_state
     return model, encoded, processor.tokenizer.prefix_tokens
@@ -60,21 +58,20 @@ def test_same_tokens_as_generate(
         assert len(set(ends.tolist())) > 3, "the clips must end at different places"
 
 
-def test_one_clip_and_another_end_token(heard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_end_tokens(heard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, encoded, prefix = heard
     settings = {"suppress_tokens": None, "begin_suppress_tokens": None, "eos_token_id": [420, 9]}
     for name, value in settings.items():
         monkeypatch.setattr(model.generation_config, name, value)
-    for clip in range(4):
-        one = encoded[clip : clip + 1]
-        assert torch.equal(GreedyDecoder(model).decode(one, prefix, 30), generated(model, one, prefix, 30))
+    found = GreedyDecoder(model).decode(encoded[:4], prefix, 30)
+    assert torch.equal(found, generated(model, encoded[:4], prefix, 30))
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_batches_of_all_sizes_one_after_another(heard: Any, on_gpu: bool) -> None:
     model, encoded, prefix = heard
     decoder = GreedyDecoder(model, on_gpu=on_gpu)
-    for batch in (encoded, encoded[:7], encoded[3:], encoded[:, :150], encoded[:5], encoded):
+    for batch in (encoded, encoded[:7], encoded[:1], encoded[:, :150], encoded[3:]):
         assert torch.equal(decoder.decode(batch, prefix, 44), generated(model, batch, prefix, 44))
 
 
@@ -113,10 +110,6 @@ def test_same_tokens_on_a_gpu(heard: Any) -> None:
 
 def test_which_settings_are_plain() -> None:
     assert is_plain_greedy(GenerationConfig())
-    for setting in (
-        {"num_beams": 4},
-        {"do_sample": True},
-        {"no_repeat_ngram_size": 3},
-        {"repetition_penalty": 1.2},
-    ):
-        assert not is_plain_greedy(GenerationConfig(**setting))
+    others = {"num_beams": 4, "do_sample": True, "no_repeat_ngram_size": 3, "repetition_penalty": 1.2}
+    for name, value in others.items():
+        assert not is_plain_greedy(GenerationConfig(**{name: value}))

@@ -22,7 +22,6 @@ def model(folder: Path, width: int, layers: int, decoder_layers: int | None = No
     ("size", "expected"),
     [
         ((384, 4), 3.75e-5),
-        ((512, 6), 2.5e-5),
         ((768, 12), 1.25e-5),
         ((1280, 32), 4.375e-6),
         ((1280, 32, 4), 2.5e-5),  # large-v3-turbo

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import numpy as np
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.chrf import CHRF
 
 from trainer.scoring.intervals import compare, difference_interval, rate_interval
-from trainer.scoring.objectives import combine, describe_rates, objective_name, objective_value, words
 from trainer.scoring.translation import ChrfCounts, count_chrf
 
 WORDS = ["the", "a", "cat", "dog", "sat", "on", "mat", "big", "red", "house", "runs", "fast", "away", "from"]
@@ -70,29 +68,6 @@ def test_intervals_are_those_of_drawing_the_translations_anew() -> None:
     assert found.difference == pytest.approx(first.percent - second.percent)
     assert found.shown
     assert not compare(first.errors, first.errors, first.lengths).shown
-
-
-@pytest.mark.parametrize("objective", ["clips", "sources", "worst_source"])
-def test_of_several_sources_the_clips_have_the_rate_that_decides_as_ratio(objective: str) -> None:
-    _, first, _ = made(40)
-    sources = ["a"] * 25 + ["b"] * 15
-    rates, utterances = combine({"chrf_error": first}, sources, objective)
-    own = {name: first.of([row for row in range(40) if sources[row] == name]).percent for name in "ab"}
-    wanted = {"clips": first.percent, "sources": sum(own.values()) / 2, "worst_source": max(own.values())}
-    assert rates == pytest.approx(
-        {"chrf_error": wanted[objective], **{f"chrf_error@{name}": rate for name, rate in own.items()}}
-    )
-    assert utterances.rate == pytest.approx(wanted[objective])
-
-
-def test_the_objective_has_a_name_and_a_value() -> None:
-    transcripts, translations = {"wer": 9.0, "cer": 3.0}, {"chrf_error": 40.0, "chrf": 60.0, "bleu": 20.0}
-    assert [objective_name(rates) for rates in (transcripts, translations)] == ["wer", "chrf_error"]
-    assert [objective_value(rates) for rates in (transcripts, translations)] == [9.0, 40.0]
-    assert math.isnan(objective_value({"loss": 1.0})) and math.isnan(objective_value({"wer": None}))
-    assert describe_rates(transcripts) == "WER 9.00 %, CER 3.00 %"
-    assert describe_rates(translations) == "chrF error 40.00 % (chrF 60.00), BLEU 20.00"
-    assert words("WER 3 %, no WERs, POWER", "translate") == "chrF error 3 %, no chrF error, POWER"
 
 
 def test_without_text_there_is_nothing_to_measure() -> None:

