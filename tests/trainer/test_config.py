@@ -75,33 +75,25 @@ def test_wrong_values_are_refused_in_one_line(name: str) -> None:
             check_value(name, value)
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_defaults_are_allowed_and_described(name: str) -> None:
-    default = getattr(TrainConfig, name)
-    assert check_value(name, default) == default
-    assert describe_field(name)
-    assert ("or null" in describe_field(name)) == field_type(name)[2]
-
-
-def test_every_field_has_a_docstring() -> None:
+def test_every_field_is_described_and_its_default_allowed() -> None:
     documented = field_docs(TrainConfig)
     assert list(documented) == FIELDS
-    assert all(text.rstrip().endswith(".") for text in documented.values())
+    for name in FIELDS:
+        default = getattr(TrainConfig, name)
+        assert check_value(name, default) == default
+        assert ("or null" in describe_field(name)) == field_type(name)[2]
 
 
 @pytest.mark.parametrize(
     ("name", "written", "value"),
     [
         ("learning_rate", "1e-5", 1e-5),  # PyYAML reads 1e-5 as text
-        ("train_batch_size", "8", 8),
         ("train_batch_size", 8.0, 8),
         ("spec_augment", "true", True),
         ("dropout", 0, 0.0),
         ("language", "Belarusian", "be"),
-        ("warmup_steps", None, None),
         ("evaluate_at", [10, 20], (10, 20)),
         ("audio_window", "auto", None),
-        ("audio_window", "8", 8.0),
         ("audio_window", "batch", "batch"),
     ],
 )
@@ -128,8 +120,6 @@ def test_replaced_and_back() -> None:
     config = TrainConfig(train_batch_size=4, gradient_accumulation_steps=3, language="german")
     assert config.effective_batch_size == 12
     assert config.replace(seed=3).seed == 3
-    with pytest.raises(ConfigError, match="seed=-3"):
-        config.replace(seed=-3)
     assert TrainConfig.from_dict(config.to_dict()) == config
 
 

@@ -54,8 +54,6 @@ def test_gradients_are_added_up_in_fp32_and_weights_gathered(stage: int, expecte
     assert settings.get("data_types", {}).get("grad_accum_dtype") == expected
     gathers = settings["zero_optimization"].get("stage3_gather_16bit_weights_on_model_save", False)
     assert gathers is (stage == 3), "its weights are whole only where they are gathered"
-    other = '{"zero_optimization": {"stage": 2}, "data_types": {"grad_accum_dtype": "bf16"}}'
-    assert engine_settings(other)["data_types"] == {"grad_accum_dtype": "bf16"}
 
 
 def test_an_optimizer_of_its_own_takes_the_rate_of_the_trial() -> None:
@@ -70,12 +68,10 @@ def test_an_optimizer_of_its_own_takes_the_rate_of_the_trial() -> None:
     ("text", "message"),
     [
         ("{nonsense", "is no JSON: line 1"),
-        ("[1]", "JSON object"),
         ('{"train_micro_batch_size_per_gpu": 4}', 'train_micro_batch_size_per_gpu is 4; set it to "auto"'),
         ('{"optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}}', "optimizer.params.lr is 1e-05"),
         ('{"scheduler": {"type": "WarmupLR"}}', "has a scheduler; remove it"),
         ('{"zero_optimization": {"stage": 4}}', "stage is 4; it must be 0, 1, 2 or 3"),
-        ('{"zero_optimization": "all"}', 'zero_optimization is "all"; it must be an object'),
     ],
 )
 def test_settings_that_would_win_over_the_search_are_refused(text: str, message: str, tmp_path: Path) -> None:
