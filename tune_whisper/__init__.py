@@ -12,8 +12,9 @@ raised with the same words. Nothing heavy is imported until something runs.
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, DataError, ModelError, UserError
+from tune.search.records import Trial
 from tune.util.errors import ExperimentError, ResourceError, SpaceError, TrackingError
-from tune_whisper.experiment import Experiment, Trial, load_experiment
+from tune_whisper.experiment import Experiment, load_experiment
 from tune_whisper.running import search, train
 
 __all__ = [

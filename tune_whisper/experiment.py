@@ -1,4 +1,4 @@
-"""What a search or a training came to, as plain typed values, and what can be made of it."""
+"""What a search or a training came to, and what can be made of it."""
 
 from __future__ import annotations
 
@@ -9,32 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainer.config import TrainConfig
+from tune.search.records import Trial
 from tune.util.errors import option_words
 
 Status = Literal["finished", "failed", "unfinished"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """One training of an experiment. Error rates in percent."""
-
-    id: str
-    """Its number, `007`; of a finalist that was trained again `007-r1`."""
-    status: str
-    """`completed`, `early_stopped`, `diverged`, `failed` or `interrupted`."""
-    config: Mapping[str, Any]
-    """The settings that were chosen for it; one under a condition is there only where it was searched."""
-    wer: float | None
-    """The lowest WER of its evaluations; None before the first."""
-    cer: float | None
-    """The CER of the same evaluation."""
-    evaluations: Sequence[tuple[int, float]]
-    """Samples seen and WER of each."""
-    seconds: float
-    checkpoint: str | None
-    """Folder, or address in an object store, of the weights with the lowest WER; None where they are gone."""
-    error: str | None
-    """The last failure, whole."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +34,7 @@ class Experiment:
     repeats: Sequence[Trial]
     """The finalists, trained again with other seeds."""
     averages: Sequence[Trial]
-    """Means of the weights of repeats; `members` in `results` names them."""
+    """Means of the weights of repeats, their `members`."""
     best: Trial | None
     """The training whose weights are exported; None before any was measured."""
     config: TrainConfig | None
@@ -123,37 +101,20 @@ def load_experiment(name: str, *, storage: str | os.PathLike[str] | None = None)
     parsed = Storage.parse(os.fspath(storage) if storage is not None else str(DEFAULT_STORAGE))
     folder = find_finished(name, parsed)
     saved = SavedExperiment.read(folder)
-    results = results_of(folder, saved.state)
-    rate = results["metric"]
-    kinds = ("trials", "repeats", "averages")
-    trials, repeats, averages = ([_trial(row, rate) for row in results[kind]] for kind in kinds)
-    best, chosen = results["best"], saved.state.best()
+    state, results = saved.state, results_of(folder, saved.state)
+    rate, best = results["metric"], state.best()
     return Experiment(
         name=name,
         storage=parsed.text,
         folder=folder.path,
-        status=how_it_ended(saved.state) or "unfinished",
+        status=how_it_ended(state) or "unfinished",
         baseline_wer=results["baseline"][rate],
-        trials=trials,
-        repeats=repeats,
-        averages=averages,
-        best=next((run for run in [*trials, *repeats, *averages] if best and run.id == best["run"]), None),
-        config=None if chosen is None else saved.config(chosen),
-        wer=best.get(f"mean_{rate}", best[rate]) if best else None,
+        trials=state.records.all(),
+        repeats=state.repeats.all(),
+        averages=state.averages.all(),
+        best=best,
+        config=saved.config(best) if best else None,
+        wer=state.value if best else None,
         test_wer=results["test"][rate] if results["test"] else None,
         results=results,
-    )
-
-
-def _trial(row: Mapping[str, Any], rate: str) -> Trial:
-    return Trial(
-        id=row["trial_id"],
-        status=row["status"],
-        config=row["config"],
-        wer=row[f"best_{rate}"],
-        cer=row.get("best_cer"),
-        evaluations=[(each["samples_seen"], each[rate]) for each in row["evaluations"]],
-        seconds=row["seconds"],
-        checkpoint=row["checkpoint"],
-        error=row["error"],
     )

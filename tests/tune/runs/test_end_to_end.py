@@ -110,9 +110,9 @@ def test_from_python_it_is_typed_values(found: dict[str, Any]) -> None:
     read = load_experiment(NAME, storage=demo_search() / STORAGE)
     assert (read.status, read.name, len(read.trials), len(read.repeats)) == ("finished", NAME, 4, 2)
     assert read.best is not None and read.config is not None and read.report is not None
-    assert read.best.checkpoint is not None and Path(read.best.checkpoint).is_dir()
+    assert read.best.checkpoint is not None and (read.folder / read.best.checkpoint).is_dir()
     (won,) = found["finalists"]["scores"]
-    assert (read.wer, read.best.wer) == (won["mean"], found["best"]["wer"])
+    assert (read.wer, read.best.best_value) == (won["mean"], found["best"]["wer"])
     assert read.config.learning_rate == read.best.config["learning_rate"]
     assert read.config.max_train_clips == 48
 

@@ -106,7 +106,7 @@ def test_the_best_looking_finalist_that_loses_too_much_is_passed_over(tmp_path: 
         assert "002-r1 keeps the guard: 1.00 points less WER on english.csv" in text
     assert own_run(saved, "").tags["guards"] == "kept"
     known = tune_whisper.load_experiment("x", storage=search.storage.text)
-    assert known.best is not None and known.best.id == "002-r1"
+    assert known.best is not None and known.best.trial_id == "002-r1"
 
 
 @pytest.mark.usefixtures("_without_pages")
