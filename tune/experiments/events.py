@@ -1,10 +1,7 @@
 """What can happen in an experiment: one frozen class an event, and its line in the log.
 
 A line is a JSON object with the event's number `n` from 1 on, its `time` in seconds since the epoch, the name of its
-class (`event`), the version `v` of the class, its fields (`data`) and `sum`, the CRC-32 of all before it.
-
-A new field has a default, so that older logs can be read; a field that is not known here is left out. An event that
-is not known here is read as `UnknownEvent`: the log can be read around it, and not written behind it.
+class (`event`), its fields (`data`) and `sum`, the CRC-32 of all before it.
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ from tune.search.guards import GuardLoss
 from tune.search.records import Outcome, Role, Stop
 from tune.util.plain import restored
 
-VERSION = 1
 SearchStatus = Literal["completed", "failed", "interrupted"]
 _SUM = b', "sum": "'
 RATES = (*objectives.RATES, "eval_loss")
@@ -311,15 +307,7 @@ class ResultsWritten(Event):
     """`results.json` and the report say what the log says so far."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class UnknownEvent(Event):
-    """An event of a later version."""
-
-    name: str
-    version: int
-
-
-_CLASSES = {kind.__name__: kind for kind in Event.__subclasses__() if kind is not UnknownEvent}
+_CLASSES = {kind.__name__: kind for kind in Event.__subclasses__()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,7 +331,7 @@ def encode(entry: Entry) -> bytes:
         ValueError: a number in it is not finite.
     """
     kind, data = type(entry.event).__name__, vars(entry.event)
-    content = {"n": entry.number, "time": entry.time, "event": kind, "v": VERSION, "data": data}
+    content = {"n": entry.number, "time": entry.time, "event": kind, "data": data}
     # Not `asdict` of all, which would copy every container.
     body = json.dumps(content, allow_nan=False, default=dataclasses.asdict).encode()[:-1]
     return body + _SUM + b'%08x"}\n' % zlib.crc32(body)
@@ -360,15 +348,7 @@ def decode(line: bytes) -> Entry:
         raise LineError("its check sum does not fit")
     try:
         content: Mapping[str, Any] = json.loads(body + b"}")
-        name, data = content["event"], content["data"]
-        return Entry(content["n"], content["time"], _event(name, content["v"], data))
+        event: Event = restored(_CLASSES[content["event"]], content["data"])
+        return Entry(content["n"], content["time"], event)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LineError(f"it is no event ({error})") from error
-
-
-def _event(name: str, version: int, data: Mapping[str, Any]) -> Event:
-    kind = _CLASSES.get(name)
-    if kind is None or version > VERSION:
-        return UnknownEvent(name=name, version=version)
-    event: Event = restored(kind, data)
-    return event

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from tune.experiments.events import Entry, Event, LineError, UnknownEvent, decode, encode
+from tune.experiments.events import Entry, Event, LineError, decode, encode
 from tune.experiments.folder import PROGRESS_FILE
 from tune.experiments.state import SearchState
 from tune.util.errors import ExperimentError
@@ -90,7 +90,7 @@ class ExperimentLog:
             clock: seconds since the epoch.
 
         Raises:
-            ExperimentError: it cannot be read or written, a line is damaged, or a later version wrote to it.
+            ExperimentError: it cannot be read or written, or a line is damaged.
         """
         self.path = path
         self.state = SearchState()
@@ -102,11 +102,6 @@ class ExperimentLog:
         content = _read(path) if path.exists() else b""
         for entry in parse(content, path):
             self.state.apply(entry)
-            if isinstance(entry.event, UnknownEvent):
-                raise ExperimentError(
-                    f"{path}: line {entry.number} is of a later version of tune-whisper ({entry.event.name}); go on "
-                    "with that version"
-                )
         self._size = content.rfind(b"\n") + 1
         try:
             self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644)
