@@ -209,6 +209,13 @@ def test_a_base_model_that_was_measured_in_a_short_window_is_measured_again(sear
     assert rates["before"]["wer"] == rates["after"]["wer"] != 60.0, "the checkpoint is the base model"
 
 
+def test_without_the_data_the_figures_are_those_of_the_search(search: Search, capsys: Any) -> None:
+    search.table.unlink()
+    rates = search.export()[0]["evaluations"]["validation"]
+    assert (rates["before"]["wer"], rates["after"]["wer"], rates["after"]["cer"]) == (60.0, 60.0, 20.0)
+    assert "warning: not measured again" in capsys.readouterr().out
+
+
 def test_a_training_with_the_winners_settings_keeps_the_splits(search: Search) -> None:
     search.write(search.rows)
     words = ["--storage", search.storage, "--from", "made"]
