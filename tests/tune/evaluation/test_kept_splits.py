@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import soundfile
 from demo_clips import demo_clips
-from made_experiments import made_trial, write_experiment
-from made_logs import change_settings
+from made_experiments import change_settings, made_trial, write_experiment
 from plans import training_plan
 
 from trainer.config import TrainConfig
