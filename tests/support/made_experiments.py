@@ -142,10 +142,9 @@ class MadeLog:
 
     def begin(self, trial: str, settings: Mapping[str, Any] | None = None, **changes: Any) -> str:
         """A trial, or a repeat, is proposed and started, with the usual settings but for `changes`; its name."""
-        kind: Any = "repeat" if "-r" in trial else "trial"
         config = dict(USUAL | changes if settings is None else settings)
         batch = config.get("train_batch_size", 8) * config.get("gradient_accumulation_steps", 1)
-        self.append(TrialProposed(trial_id=trial, config=config, kind=kind, effective_batch=batch))
+        self.append(TrialProposed(trial_id=trial, config=config, effective_batch=batch))
         self.append(TrialStarted(trial_id=trial, folder=trial))
         return trial
 
@@ -181,9 +180,9 @@ class MadeLog:
             self._progress.add(trial, {**place, "loss": 100.0 / step, **metrics}, self._time())
         self._progress.flush()
 
-    def finish(self, status: Any = "completed", **changes: Any) -> None:
+    def finish(self, status: Any = "completed") -> None:
         """The session ends, and its results are written."""
-        self.append(SearchEnded(status=status, **changes))
+        self.append(SearchEnded(status=status))
         (self.folder / "results.json").write_text("{}")
         self.append(ResultsWritten())
 

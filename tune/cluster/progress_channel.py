@@ -43,7 +43,6 @@ class Driver:
     """To the last progress: whether the training shall end."""
 
     def start(self) -> Start:
-        """From where the training can go on now."""
         return Start(**self._ask(START, {}))
 
     def report(self, metrics: Mapping[str, Any]) -> Decision:

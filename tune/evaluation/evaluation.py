@@ -164,7 +164,8 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
     from trainer.scoring.normalizers import make_normalizers, unit_note
     from trainer.scoring.scores import Reference, score
 
-    config, other = plan.config, plan.baseline_config
+    config = plan.config
+    other = config.replace(model=plan.baseline.source) if plan.baseline else None
     with console.status("looking at the data and the models ..."):
         source = load_split(config, plan.split)
         check_columns(plan.by, source.columns, config.data)
@@ -208,7 +209,6 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
 
 
 def _decode(decoder: Decoder, data: SplitData, console: Console, shown: str) -> Transcripts:
-    """Transcripts of one model, with progress."""
     with ProgressBar(console, f"decoding with {shown}") as progress:
         same = decoder.config.model == data.model
         split = data.prepared if same else data.for_model(decoder.config, progress.update)

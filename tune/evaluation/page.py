@@ -32,7 +32,6 @@ _KINDS = {"substitute": "written for another", "delete": "left out", "insert": "
 
 
 def evaluation_page(result: EvaluationResult) -> str:
-    """The page, whole."""
     scores, config = result.scores, result.plan.config
     against = f" against {scores.baseline.model}" if scores.baseline else ""
     counted = f"normaliser {scores.normalizer.name}, counted in {scores.normalizer.unit}"

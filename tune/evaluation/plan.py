@@ -43,11 +43,6 @@ class EvaluationPlan:
     """Columns to break the result down by."""
     notes: list[str]
 
-    @property
-    def baseline_config(self) -> TrainConfig | None:
-        """The settings that the baseline is evaluated with."""
-        return self.config.replace(model=self.baseline.source) if self.baseline else None
-
 
 def plan_evaluation(
     model: NamedModel,

@@ -117,7 +117,6 @@ class CheckpointFiles:
         return folder
 
     def read(self, checkpoint: str, name: str) -> bytes:
-        """One small file of a checkpoint."""
         path = f"{self._root}/{checkpoint}/{name}"
         with self._filesystem.open_input_stream(path, compression=None) as stream:
             content: bytes = stream.read()

@@ -21,7 +21,7 @@ from tune.experiments.options import SearchOptions
 from tune.search.budgets import EndReason
 from tune.search.finalists import Verdict
 from tune.search.guards import GuardLoss
-from tune.search.records import Outcome, Role, Stop
+from tune.search.records import Outcome, Stop
 from tune.util.plain import restored
 
 SearchStatus = Literal["completed", "failed", "interrupted"]
@@ -132,7 +132,6 @@ class TrialProposed(Event):
 
     trial_id: str
     config: dict[str, Any]
-    kind: Role = "trial"
     effective_batch: int = 0
     members: list[str] = dataclasses.field(default_factory=list)
     """Of an average: the runs whose weights it is the mean of."""
@@ -297,9 +296,6 @@ class SearchEnded(Event):
 
     decision = True
     status: SearchStatus
-    reason: EndReason | None = None
-    """What ended it before all that was asked for."""
-    text: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,6 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """The experiment's name."""
         return self.folder.name
 
     @property
@@ -227,7 +226,6 @@ class OpenExperiment(Experiment):
             self._owner.check()
 
     def close(self) -> None:
-        """Let others have it."""
         self.log.close()
         self._let_go()
 
@@ -246,7 +244,6 @@ class OpenExperiment(Experiment):
 
 
 def no_log(folder: ExperimentFolder) -> ExperimentError:
-    """What is told of an experiment whose search has not begun."""
     return ExperimentError(
         f"experiment {folder.name!r}: has no {EVENTS_FILE}: its search never began a trial; wait until it does, or "
         f"remove {folder.address} and start it anew"

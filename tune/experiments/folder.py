@@ -179,7 +179,6 @@ class ExperimentFolder:
                 self._save_state(state)
 
     def remove(self) -> None:
-        """Remove the experiment here and, best effort, in the store."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self.store is not None:
             self.store.delete(self.name)

@@ -59,7 +59,6 @@ class ExperimentLine:
         return None if self.baseline is None or self.best is None else self.baseline - self.best
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         found, name = dataclasses.asdict(self), self.objective
         del found["objective"]
         rates = {f"baseline_{name}": found.pop("baseline"), f"best_{name}": found.pop("best")}

@@ -71,14 +71,12 @@ class SearchOptions:
 
     @property
     def n_finalists(self) -> int:
-        """How many trials are trained again."""
         if self.finalists is None:
             return DEFAULT_COUNT if self.trials >= LEAST_TRIALS else 0
         return self.finalists
 
     @property
     def averages(self) -> bool:
-        """Whether the mean of the winner's repeats is measured."""
         return self.n_finalists > 0 and self.repeats > 1
 
     @property
@@ -89,7 +87,6 @@ class SearchOptions:
 
     @property
     def resources(self) -> ResourceRequest:
-        """What a trial takes."""
         return ResourceRequest(
             gpus=self.gpus_per_trial,
             cpus=self.cpus_per_trial,

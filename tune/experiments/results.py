@@ -13,11 +13,11 @@ from trainer.files import write_whole
 from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import CHRF_ERROR, WER
 from tune.experiments.folder import RESULTS_FILE
-from tune.search.records import Outcome, Trial, trial_of
+from tune.search.guards import describe_choice, guard_names
+from tune.search.records import Trial, listed, rank, trial_of
 from tune.util.files import read_object
 
 if TYPE_CHECKING:
-    from trainer.train import Evaluation
     from tune.experiments.folder import ExperimentFolder
     from tune.experiments.state import SearchState
 
@@ -131,11 +131,6 @@ def succeeded(state: SearchState) -> bool:
     return reason in _BUDGETS and not any(run.error for run in trials)
 
 
-def status_of(run: Trial) -> Outcome:
-    """How a run ended, where nothing of the experiment runs any more."""
-    return "interrupted" if run.status == "running" else run.status
-
-
 def how_it_ended(state: SearchState) -> Literal["finished", "failed"] | None:
     """How an experiment ended; None where something is left, or it runs."""
     if state.something_is_left:
@@ -166,7 +161,6 @@ def _best(folder: ExperimentFolder, state: SearchState, best: Trial) -> dict[str
 
 
 def _finalists(state: SearchState) -> dict[str, Any] | None:
-    """What the repeats came to; None where the finalists were not compared."""
     found = _plain(state.verdict)
     for score in found["scores"] if found else ():
         score[f"{state.objective}s"] = score.pop("values")
@@ -188,7 +182,6 @@ def _guards(state: SearchState) -> dict[str, Any] | None:
 
 
 def _test(state: SearchState) -> dict[str, Any] | None:
-    """The best run on the test split, where it was measured."""
     found = state.tested
     if found is None:
         return None
@@ -206,7 +199,7 @@ def _entry(
     name = state.objective
     return {
         "trial_id": run.trial_id,
-        "status": status_of(run),
+        "status": "interrupted" if run.status == "running" else run.status,
         "config": run.config,
         **({"members": list(run.members)} if run.members else {}),
         "effective_batch_size": run.effective_batch,
@@ -227,19 +220,12 @@ def _entry(
 
 
 def _plain(found: Any) -> dict[str, Any] | None:
-    """The fields of a judgement, if there is one."""
     return dataclasses.asdict(found) if found else None
 
 
 def run_ids(folder: Path) -> dict[str, str]:
     """MLflow's runs by trial, repeat and average, as far as it has them."""
     return dict(read_object(folder / TRACKING_FILE).get("run_ids") or {})
-
-
-def write_baseline_clips(folder: Path, baseline: Evaluation) -> None:
-    """Write the base model's errors on each clip, from which reports take its interval."""
-    if baseline.utterances is not None:
-        (folder / BASELINE_CLIPS_FILE).write_text(baseline.utterances.to_json(), encoding="utf-8")
 
 
 def baseline_clips(folder: Path) -> ClipErrors | None:
@@ -260,3 +246,38 @@ def parse_clips(content: bytes) -> ClipErrors | None:
         return None
     usable = found.words.shape == found.word_errors.shape and found.words.sum() > 0
     return found if usable else None
+
+
+def no_gain_line(state: SearchState) -> str | None:
+    """The first line about a model that is no better than the untouched one; else None."""
+    value, base = state.value, state.comparable_base
+    if value is None or value < base or state.something_is_left:
+        return None
+    what = "the mean of the winner's seeds" if state.verdict is not None else "the best model"
+    if state.passed_over:
+        what = "what is exported for the guards"
+    return (
+        f"no gain: {what} does not beat the untouched base model (WER {base:.2f} %; {value:.2f} % here); keep "
+        "that one, or try lower learning rates, LoRA (--space lora), more epochs or more data"
+    )
+
+
+def average_line(state: SearchState) -> str:
+    """What the last mean of the winner's repeats came to, in one line; empty where none was measured."""
+    winner = state.compared.verdict.winner if state.compared and state.compared.verdict else None
+    found = [run for run in state.averages.all() if trial_of(run.trial_id) == winner and run.finished]
+    if not found:
+        return ""
+    average, best = found[-1], min((state.run(name) for name in found[-1].members), key=rank)
+    text = f"{average.trial_id}, the mean of {listed(average.members)}: WER {average.best_value:.2f} %"
+    if rank(average) <= rank(best):
+        return f"{text}, no higher than theirs ({best.best_value:.2f} %)"
+    return f"{text}, left out for {best.trial_id} with {best.best_value:.2f} %"
+
+
+def guards_line(state: SearchState) -> str:
+    """What the guards came to, in one line; empty where nothing was judged on them."""
+    judged = state.guards_judged
+    if judged is None:
+        return ""
+    return describe_choice(judged.run, judged.models, guard_names(state.options.guard))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import CHRF_ERROR, objective_name, objective_value
 from trainer.scoring.translation import TRANSLATE
 from tune.experiments.events import (
@@ -35,8 +33,8 @@ from tune.experiments.events import (
 )
 from tune.experiments.options import SearchOptions
 from tune.search.finalists import DEFAULT_COUNT, Verdict, choose_finalists
-from tune.search.guards import Guard, GuardLoss, Measured, describe_choice, guard_loss, guard_names
-from tune.search.records import Outcome, Records, Trial, listed, rank, role_of, trial_of
+from tune.search.guards import Guard
+from tune.search.records import Outcome, Records, Trial, rank, role_of, trial_of
 
 
 class SearchState:
@@ -60,6 +58,7 @@ class SearchState:
         """The best of them trained again with other seeds."""
         self.averages = Records()
         """Means of the weights of a winner's repeats."""
+        self._by_role = {"trial": self.records, "repeat": self.repeats, "average": self.averages}
         self.final_round: FinalRoundPlanned | None = None
         self.cut: TrialsOver | None = None
         """What cut the final round short in this session."""
@@ -106,31 +105,22 @@ class SearchState:
 
     @property
     def data(self) -> Data:
-        """The clips; nothing before they are known."""
         return self.prepared.data if self.prepared else Data()
 
     @property
     def baseline(self) -> Baseline:
-        """The untouched base model; without rates before it was measured."""
         return self.prepared.baseline if self.prepared else Baseline(rates={})
 
     def run(self, name: str) -> Trial:
         """The trial, repeat or average of this name; KeyError where there is none."""
-        return self._records_of(name)[name]
-
-    def _records_of(self, name: str) -> Records:
-        if name in self.records:
-            return self.records
-        return self.averages if role_of(name) == "average" else self.repeats
+        return self._by_role[role_of(name)][name]
 
     @property
     def task(self) -> str:
-        """What was measured."""
         return TRANSLATE if self.objective == CHRF_ERROR else "transcribe"
 
     @property
     def objective(self) -> str:
-        """The name of the rate that decides."""
         return objective_name(self.base_rates)
 
     @property
@@ -157,7 +147,6 @@ class SearchState:
 
     @property
     def runs(self) -> list[Trial]:
-        """Trials, then repeats, then averages."""
         return [*self.records.all(), *self.repeats.all(), *self.averages.all()]
 
     @property
@@ -174,12 +163,6 @@ class SearchState:
     def finalists(self, count: int) -> list[Trial]:
         """The trials that are to be trained again: of the best so many, those that were not losers before."""
         return [trial for trial in choose_finalists(self.records, count) if trial.trial_id not in self.losers]
-
-    def if_asked(self, options: SearchOptions) -> SearchState:
-        """The same, to be looked at only, as if the session had been asked for this."""
-        found = copy.copy(self)
-        found.options = options
-        return found
 
     @property
     def failed(self) -> bool:
@@ -219,26 +202,6 @@ class SearchState:
         return known is None or known.status == "running"
 
     @property
-    def average_text(self) -> str:
-        """What the last mean of the winner's repeats came to, in one line; empty where none was measured."""
-        winner = self.compared.verdict.winner if self.compared and self.compared.verdict else None
-        found = [run for run in self.averages.all() if trial_of(run.trial_id) == winner and run.finished]
-        if not found:
-            return ""
-        average, best = found[-1], min((self.run(name) for name in found[-1].members), key=rank)
-        text = f"{average.trial_id}, the mean of {listed(average.members)}: WER {average.best_value:.2f} %"
-        if rank(average) <= rank(best):
-            return f"{text}, no higher than theirs ({best.best_value:.2f} %)"
-        return f"{text}, left out for {best.trial_id} with {best.best_value:.2f} %"
-
-    @property
-    def all_trained(self) -> bool:
-        """Whether nothing is left to train or to average, so that models can be measured; not after failures."""
-        if self.best() is None or self.open_repeats or self.open_average:
-            return False
-        return self.all_ended if self.over is None else not self.failed
-
-    @property
     def guard_runs(self) -> list[Trial]:
         """The runs among which the guards choose: what would be exported without them, then the best run of each
         finalist, or of each of the best trials, that has weights.
@@ -253,26 +216,12 @@ class SearchState:
     @property
     def open_guards(self) -> bool:
         """Whether models are to be measured or judged on guards; not while the best run may change."""
+        if not self.options.guard or self.best() is None or self.open_repeats or self.open_average:
+            return False
         judged = next(iter(self.guards_judged.models.values())) if self.guards_judged else []
         known = [Guard(each.guard, each.max_loss) for each in judged]
-        return bool(self.options.guard) and known != self.options.guard and self.all_trained
-
-    def measured_on(self, guard: Guard, run: str | None) -> Measured | None:
-        """A model on a guard; None where it is not measured, or could not be."""
-        import numpy as np
-
-        found = self.guards.get((run, guard.data))
-        if found is None or not found.rates:
-            return None
-        clips = ClipErrors(np.asarray(found.errors, float), np.asarray(found.words, float))
-        return Measured(objective_value(found.rates), clips)
-
-    def guard_losses(self, run: str) -> list[GuardLoss]:
-        """What a run has lost on the session's guards."""
-        return [
-            guard_loss(guard, self.measured_on(guard, None), self.measured_on(guard, run))
-            for guard in self.options.guard
-        ]
+        trained = self.all_ended if self.over is None else not self.failed
+        return trained and known != self.options.guard
 
     @property
     def passed_over(self) -> bool:
@@ -280,14 +229,6 @@ class SearchState:
         return self.guards_judged is not None and self.guards_judged.run != next(
             iter(self.guards_judged.models)
         )
-
-    @property
-    def guards_text(self) -> str:
-        """What the guards came to, in one line; empty where nothing was judged on them."""
-        judged = self.guards_judged
-        if judged is None:
-            return ""
-        return describe_choice(judged.run, judged.models, guard_names(self.options.guard))
 
     @property
     def something_is_left(self) -> bool:
@@ -303,7 +244,6 @@ class SearchState:
 
     @property
     def all_ended(self) -> bool:
-        """Whether all trials that were asked for have ended."""
         return len(self.records) >= self.options.trials and not self.records.running()
 
     @property
@@ -370,7 +310,7 @@ class SearchState:
         return [run for run in ended if run.trial_id not in kept]
 
     def repeats_of(self, trial_id: str) -> list[Trial]:
-        """Those of a trial's repeats that came to their end, from the lowest WER on."""
+        """Those that came to their end, from the lowest WER on."""
         repeats = (run for run in self.repeats.all() if trial_of(run.trial_id) == trial_id and run.finished)
         return sorted(repeats, key=rank)
 
@@ -400,28 +340,12 @@ class SearchState:
         return objective_value(self.base_rates_for(best) if best else self.base_rates)
 
     @property
-    def no_gain(self) -> str | None:
-        """The first line about a model that is no better than the untouched one; else None."""
-        value, base = self.value, self.comparable_base
-        if value is None or value < base or self.something_is_left:
-            return None
-        what = "the mean of the winner's seeds" if self.verdict is not None else "the best model"
-        if self.passed_over:
-            what = "what is exported for the guards"
-        return (
-            f"no gain: {what} does not beat the untouched base model (WER {base:.2f} %; {value:.2f} % here); keep "
-            "that one, or try lower learning rates, LoRA (--space lora), more epochs or more data"
-        )
-
-    @property
     def tested(self) -> HeldOutMeasured | None:
-        """The best run on the test split, where it was measured."""
         best, held = self.best(), self.held_out
         return held if best and held and held.run == best.trial_id else None
 
     @property
     def winner(self) -> str | None:
-        """The trial whose settings won so far."""
         if self.verdict is not None:
             return self.verdict.winner
         best = self.best()
@@ -447,8 +371,10 @@ def _fold(event: Event, state: SearchState, now: float) -> None:
     match event:
         case SessionStarted():
             _begin(event, state, now)
-        case TrialProposed():
-            _propose(event, state)
+        case TrialProposed(trial_id=name) if name not in (records := state._by_role[role_of(name)]):
+            records.add(Trial(name, event.config, event.effective_batch, members=event.members))
+            if records is not state.averages:
+                _forget(state, *_JUDGED)
         case TrialsOver(final_round=final):
             setattr(state, "cut" if final else "over", event)
         case TrialStarted() | Evaluated() | CheckpointSaved() | TrialRecovered() | TrialEnded():
@@ -469,7 +395,6 @@ def _fold(event: Event, state: SearchState, now: float) -> None:
 
 
 def _fold_run(event: Event, run: Trial, state: SearchState, now: float) -> None:
-    """What an event changes of its run."""
     match event:
         case TrialStarted():
             run.folder = event.folder
@@ -508,14 +433,6 @@ def _begin(event: SessionStarted, state: SearchState, now: float) -> None:
     if state.over is not None and state.over.reason == "plateau":
         state.plateau_since = state.last_event_time
     state.session, state.options, state.over, state.cut = event, event.options, None, None
-
-
-def _propose(event: TrialProposed, state: SearchState) -> None:
-    records = {"repeat": state.repeats, "average": state.averages}.get(event.kind, state.records)
-    if event.trial_id not in records:
-        records.add(Trial(event.trial_id, event.config, event.effective_batch, members=event.members))
-        if event.kind != "average":
-            _forget(state, *_JUDGED)
 
 
 def _end(run: Trial, state: SearchState, status: Outcome, now: float) -> None:

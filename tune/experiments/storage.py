@@ -70,7 +70,6 @@ class Storage:
 
     @property
     def feature_cache(self) -> Path:
-        """Where features go by default."""
         return feature_cache(self.folder)
 
     def check(self, *, write: bool = False) -> None:

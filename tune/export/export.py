@@ -20,7 +20,7 @@ from trainer.model.pretrained import find_model, model_path
 from trainer.scoring.objectives import objective_name
 from tune.experiments.experiment import Experiment, Find, find_experiment
 from tune.experiments.models import SETTINGS_FILE, exported_settings, write_exported_settings
-from tune.experiments.results import baseline_clips
+from tune.experiments.results import baseline_clips, no_gain_line
 from tune.export.formats import FormatsOutcome, add_formats, print_formats
 from tune.export.model_card import Rates, model_card
 from tune.search.finalists import objective_interval
@@ -81,8 +81,8 @@ def export_trial(
     trial = _find_trial(saved, trial_id)
     config = saved.config(trial)
     set_task(console, config.task)
-    if trial_id is None and point is None and saved.state.no_gain:
-        say(console, saved.state.no_gain)
+    if trial_id is None and point is None and (line := no_gain_line(saved.state)):
+        say(console, line)
     if adapter and (trial.members or config.method != "lora"):
         why = "it is a mean of whole models" if trial.members else f"its method is {config.method}"
         raise ConfigError(
@@ -237,7 +237,6 @@ def _rates_of_search(saved: Experiment, trial: Trial) -> Rates:
 
 
 def _print_rates(console: Console, rates: Rates, changed: Sequence[str]) -> None:
-    """The rate that decides before and after, by split."""
     objective = objective_name(rates["validation"]["after"])
     for split, pair in rates.items():
         before, after = (pair[when][objective] for when in ("before", "after"))

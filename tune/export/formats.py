@@ -67,7 +67,6 @@ def add_formats(
 
 
 def _cause(error: Exception) -> str:
-    """What went wrong, in one line."""
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
 
 

@@ -21,7 +21,6 @@ _MOST_POINTS = 2000
 
 
 def inspection_page(inspection: Inspection) -> str:
-    """The page, whole."""
     name = inspection.config.data.rstrip("/").rsplit("/", 1)[-1] or inspection.config.data
     today = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     length, unit = long_time(sum(facts.seconds for facts in inspection.splits.values())).split(" ")

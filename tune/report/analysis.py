@@ -56,7 +56,6 @@ class Winner:
     """Whether it was stopped before its full budget, so that it would have come further."""
 
     def describe(self) -> str:
-        """What the WER is the mean of, and how sure it is."""
         return describe_mean(self.seeds, self.interval)
 
 
@@ -73,7 +72,6 @@ class Analysis(Experiment):
 
     @property
     def trials(self) -> Sequence[Trial]:
-        """All of them, in their order."""
         return self.state.records.all()
 
     @property
@@ -92,7 +90,6 @@ class Analysis(Experiment):
         return self.state.data.epoch_samples or float(self.settings.data.clips.get("train", 0))
 
     def budget_of(self, trial: Trial) -> int:
-        """Samples of a trial's own full budget."""
         steps = self.settings.base.max_steps
         return int(steps) * trial.effective_batch if steps and trial.effective_batch else self.budget
 
@@ -108,17 +105,14 @@ class Analysis(Experiment):
 
     @property
     def data(self) -> str:
-        """The data as people know it."""
         return short_source(self.settings.base.data)
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        """The searched settings."""
         return self.space.parameters if self.space else {}
 
     @functools.cached_property
     def scales(self) -> dict[str, Scale]:
-        """The searched settings as axes."""
         return {name: scale_of(name, parameter) for name, parameter in self.parameters.items()}
 
     @property

@@ -51,17 +51,14 @@ class Costs:
 
     @property
     def total(self) -> float:
-        """Hours in all."""
         return sum(share.hours for share in self.shares)
 
     @property
     def saved(self) -> float:
-        """Hours that early stopping saved."""
         return max(0.0, self.full - self.trials) if self.full is not None else 0.0
 
     @property
     def unit(self) -> str:
-        """`GPU-hours`."""
         return f"{self.device}-hours"
 
     def tell(self, hours: float) -> str:
@@ -70,7 +67,6 @@ class Costs:
 
 
 def find_costs(analysis: Analysis) -> Costs:
-    """Add up the time that each run held its devices."""
     resources, trials = analysis.settings.resources, analysis.trials
     each = resources.gpus or resources.cpus
     groups: dict[str, Sequence[Trial]] = {

@@ -37,7 +37,6 @@ def _describe(trial: Trial) -> str:
 
 
 def _draw_base_line(figure: Figure, value: float) -> None:
-    """The base model's WER across a figure."""
     line, name = {"color": MUTED, "dash": "dash", "width": 1.2}, f"base model {value:.1f} %"
     figure.add_hline(y=value, line=line, name=name, showlegend=True, layer="below")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.scoring.translation import TRANSLATE
+from tune.experiments.results import average_line, guards_line
 from tune.pages.page import Cell, render_page
 from tune.report.advice.rules import advise
 from tune.report.analysis import Analysis, Winner, last_line
@@ -29,7 +30,6 @@ _STATUS = {"completed": "nowrap good", "failed": "nowrap bad", "diverged": "nowr
 
 
 def search_page(analysis: Analysis) -> str:
-    """The page as HTML."""
     costs, language = find_costs(analysis), analysis.settings.base.language
     lead = (
         f"Search for fine-tuning {analysis.model} on {analysis.data}, {language} · {state_text(analysis)} · begun "
@@ -94,7 +94,6 @@ def _tiles(analysis: Analysis, costs: Costs) -> list[tuple[str, str]]:
 
 
 def _why_nothing(analysis: Analysis) -> str:
-    """Why there is no trained model yet."""
     if analysis.winner is not None:
         return ""
     if analysis.all_diverged:
@@ -114,7 +113,6 @@ def _winner_words(analysis: Analysis, winner: Winner) -> str:
 
 
 def _winning_settings(analysis: Analysis) -> list[list[Cell | str]]:
-    """The winner's settings beside the usual ones."""
     winner = analysis.winning_trial.config if analysis.winning_trial else {}
     return [
         [Cell(name, "code"), tell(winner.get(name, "")), tell(analysis.recipe.get(name, ""))]
@@ -123,7 +121,6 @@ def _winning_settings(analysis: Analysis) -> list[list[Cell | str]]:
 
 
 def _usual_outcome(analysis: Analysis) -> str:
-    """What became of the usual settings."""
     recipe = analysis.recipe_trial
     if recipe is None:
         return "They were not tried."
@@ -164,14 +161,13 @@ def _finalists(analysis: Analysis) -> dict[str, Any] | None:
     text = "The best trials once more with other seeds, since a single training is partly luck."
     if len(verdict.scores) > 1:
         text += f" Trial {verdict.describe()}."
-    if average := analysis.state.average_text:
+    if average := average_line(analysis.state):
         text += f" {average}."
     strong = [i for i, score in enumerate(verdict.scores) if score.trial_id == verdict.winner]
     return {"text": text, "rows": rows, "strong": strong}
 
 
 def _guards(analysis: Analysis) -> dict[str, Any] | None:
-    """What could be exported on data that is not trained on."""
     state, judged = analysis.state, analysis.state.guards_judged
     if judged is None:
         return None
@@ -189,7 +185,7 @@ def _guards(analysis: Analysis) -> dict[str, Any] | None:
             rows.append([*shown, Cell(names.get(each.guard, each.guard), "nowrap"), Cell(kept, "nowrap")])
     text = (
         "What could be exported was measured on data that nothing was trained on, beside the base model. What is shown "
-        f"to lose more than is allowed is passed over. {state.guards_text}."
+        f"to lose more than is allowed is passed over. {guards_line(state)}."
     )
     return {"text": text, "rows": rows, "strong": strong}
 
@@ -258,7 +254,6 @@ def _trial_row(trial: Trial, names: Sequence[str], with_cer: bool) -> list[Cell 
 
 
 def _why(trial: Trial) -> Cell:
-    """Why a trial ended before its budget."""
     stop = trial.stop
     if trial.status == "failed":
         return Cell(last_line(trial.error), "words")
@@ -275,7 +270,6 @@ def _why(trial: Trial) -> Cell:
 
 
 def _cost_table(costs: Costs) -> dict[str, Any] | None:
-    """What the runs held, by outcome, and what early stopping saved."""
     if not costs.total:
         return None
     found = [(share.name, share.runs, share.hours) for share in costs.shares]

@@ -29,7 +29,6 @@ def state_text(analysis: Analysis) -> str:
 
 
 def gain_tile(base: float, value: float) -> tuple[str, str]:
-    """What was gained over the base model: a figure and what it is."""
     gain = base - value
     if gain <= 0:
         return f"{gain:.2f}", "points of WER: no gain over the base model"
@@ -84,7 +83,6 @@ def _can_go_on(analysis: Analysis) -> bool:
 
 
 def _commands(analysis: Analysis) -> str:
-    """The commands that come next, a line each."""
     name, option = shlex.quote(analysis.name), analysis.storage_option
     lines = []
     if analysis.has_ended and not analysis.is_training:

@@ -12,7 +12,6 @@ from tune.util.console import clock
 
 
 def training_page(analysis: Analysis) -> str:
-    """The page as HTML."""
     config, base, trained = analysis.settings.base, analysis.state.comparable_base, analysis.winner
     trial = analysis.trials[0] if analysis.trials else None
     outcome = analysis.stage if trial is None else OUTCOMES[trial.status]

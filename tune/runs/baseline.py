@@ -14,7 +14,7 @@ from trainer.scoring.part import chosen_clips, enough_clips
 from trainer.training.window import FRAMES_PER_SECOND, GUARD_CLIPS, varies, window_frames, window_problem
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import Baseline
-from tune.experiments.results import write_baseline_clips
+from tune.experiments.results import BASELINE_CLIPS_FILE
 from tune.runs.session import Session, finite
 from tune.util.errors import ResourceError, error_line, first_line
 from tune.workers.inputs import TrialInputs
@@ -58,7 +58,8 @@ def measure_baseline(session: Session) -> Baseline:
     part = None
     if not session.plan.is_training and base.max_eval_clips is None and found.utterances:
         part = enough_clips(found.utterances)
-    write_baseline_clips(session.plan.folder, found)
+    if found.utterances is not None:
+        (session.plan.folder / BASELINE_CLIPS_FILE).write_text(found.utterances.to_json(), encoding="utf-8")
     return Baseline(
         rates=finite(found.rates),
         trial_rates=_rates_of_trials(session, part),

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.training.report import Kept
     from tune.experiments.experiment import OpenExperiment
-    from tune.runs.search_display import SearchDisplay
     from tune.search.records import Records, Stop
     from tune.search.scheduler import Judge
     from tune.util.console import LiveDisplay
@@ -63,7 +62,7 @@ class Listener(abc.ABC):
         self._experiment, self._log, self._records = experiment, experiment.log, records
         self._files = CheckpointFiles(experiment.folder)
         self._progress = ProgressLog(experiment.folder.path)
-        self._shown = display
+        self.display = display
         self._ending: set[str] = set()
         """Trainings that were asked to save where they are, and have not yet."""
         self.interrupted = False
@@ -73,7 +72,7 @@ class Listener(abc.ABC):
         self.interrupted = True
         self._ending = {run.trial_id for run in self._records.running()}
         channel.end.remote(self._ending)
-        self._shown.event(
+        self.display.event(
             "[yellow]interrupted[/]: what was trained since the last evaluation is saved, in at most "
             f"{SAVE_SECONDS:g} s; Ctrl-C once more ends at once"
         )
@@ -137,11 +136,10 @@ class Listener(abc.ABC):
         self._progress.add(trial_id, metrics, timestamp)
 
     def flush_progress(self) -> None:
-        """Write what came in the last second."""
         try:
             self._progress.flush()
         except OSError as error:  # it may be lost
-            self._shown.event(f"[yellow]{self._not_kept}[/]: {escape(str(error))}")
+            self.display.event(f"[yellow]{self._not_kept}[/]: {escape(str(error))}")
 
     def _saved(self, record: Trial, saved: dict[str, Any]) -> None:
         kept = record.checkpoints
@@ -154,7 +152,6 @@ class Listener(abc.ABC):
             self._ending.discard(record.trial_id)
 
     def _recovered(self, record: Trial, reason: str) -> None:
-        """Tell of a failure after which a training goes on."""
         self._log.append(TrialRecovered(trial_id=record.trial_id, reason=reason))
         where = (
             f"goes on from its checkpoint at epoch {record.checkpoint_epoch:.2f}"
@@ -162,7 +159,7 @@ class Listener(abc.ABC):
             else "starts again"
         )
         called = self._called.format(record.trial_id)
-        self._shown.event(f"[yellow]{called} failed and {where}[/]: {escape(reason.rstrip('.'))}")
+        self.display.event(f"[yellow]{called} failed and {where}[/]: {escape(reason.rstrip('.'))}")
 
     def _tidy(self, record: Trial, over: Sequence[str], *, ended: bool = False) -> None:
         """Remove checkpoints that others have replaced; a training that has `ended` needs nothing to go on with."""
@@ -177,7 +174,7 @@ class Listener(abc.ABC):
                 self._files.strip(kept, is_only_for_resume)
         except cloud_errors(StorageError) as error:
             called = self._called.format(record.trial_id)
-            self._shown.event(f"[yellow]checkpoints of {called} stay[/]: {escape(str(error))}")
+            self.display.event(f"[yellow]checkpoints of {called} stay[/]: {escape(str(error))}")
 
 
 class SearchCallback(Listener, ray.tune.Callback):
@@ -189,10 +186,10 @@ class SearchCallback(Listener, ray.tune.Callback):
         experiment: OpenExperiment,
         records: Records,
         judge: Judge,
-        display: SearchDisplay,
+        display: LiveDisplay,
     ) -> None:
         super().__init__(experiment, records, display)
-        self._base, self._judge, self.display = base, judge, display
+        self._base, self._judge = base, judge
         self._running: set[str] = set()
         rungs = base.evaluate_at or ()
         self._passed_by = {*rungs[:-1]} - resumable_rungs(rungs)
@@ -209,18 +206,10 @@ class SearchCallback(Listener, ray.tune.Callback):
         if trial_id in self._records:
             return
         resolved = self._base.replace(**config)
-        kind = "repeat" if role_of(trial_id) == "repeat" else "trial"
-        self._log.append(
-            TrialProposed(
-                trial_id=trial_id,
-                config=config,
-                kind=kind,  # type: ignore[arg-type]
-                effective_batch=resolved.effective_batch_size,
-            )
-        )
+        batch = resolved.effective_batch_size
+        self._log.append(TrialProposed(trial_id=trial_id, config=config, effective_batch=batch))
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """A process trains it."""
         trial_id = trial.config[TRIAL_ID]
         record = self._records[trial_id]
         self._log.append(TrialStarted(trial_id=trial_id, folder=Path(trial.local_path).name))
@@ -236,7 +225,6 @@ class SearchCallback(Listener, ray.tune.Callback):
             )
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Tell of a failure after which the trial goes on."""
         self.fetch()
         error = Path(trial.error_file).read_text(encoding="utf-8") if trial.error_file else None
         self._recovered(self._record(trial), error_line(error) if error else "lost")
@@ -351,4 +339,4 @@ class SearchCallback(Listener, ray.tune.Callback):
             self.display.event(
                 f"[yellow]trial {record.trial_id} {word}[/] at epoch {record.epoch:.2f}: {escape(stop.describe())}"
             )
-        self.display.trial_ended()
+        self.display.tell()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import ray.exceptions
 
 from trainer.errors import UserError
+from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import objective_value
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
@@ -28,9 +29,11 @@ from tune.experiments.events import (
 )
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.object_stores.object_store import StorageError
+from tune.experiments.results import average_line, guards_line
 from tune.runs.session import finite
 from tune.runs.trials import folder_suffix
-from tune.search.guards import choose
+from tune.search.guards import Measured as MeasuredOnGuard
+from tune.search.guards import choose, guard_loss
 from tune.search.records import listed, trial_of
 from tune.util.cloud_errors import cloud_errors
 from tune.util.errors import error_line
@@ -38,7 +41,8 @@ from tune.util.errors import error_line
 if TYPE_CHECKING:
     from trainer.train import Evaluation
     from tune.experiments.experiment import OpenExperiment
-    from tune.search.guards import Guard
+    from tune.experiments.state import SearchState
+    from tune.search.guards import Guard, GuardLoss
     from tune.search.records import Trial
     from tune.workers.averages import Measured
 
@@ -98,7 +102,7 @@ def measure_average(experiment: OpenExperiment, measure: MeasureMean, say: Calla
         ),
         TrialEnded(trial_id=name, status="completed", samples_seen=seen, epoch=epoch),
     )
-    say(state.average_text)
+    say(average_line(state))
 
 
 def _proposed(experiment: OpenExperiment, runs: Sequence[Trial]) -> Trial:
@@ -113,7 +117,6 @@ def _proposed(experiment: OpenExperiment, runs: Sequence[Trial]) -> Trial:
         TrialProposed(
             trial_id=name,
             config=winner.config,
-            kind="average",
             effective_batch=winner.effective_batch,
             members=members,
         )
@@ -161,6 +164,18 @@ def judge_guards(
                 f"warning: {name or 'the base model'} is not measured on the guard {guard.data}: {event.text}"
             )
         experiment.log.append(dataclasses.replace(event, seconds=time.time() - began))
-    models = {run.trial_id: state.guard_losses(run.trial_id) for run in runs}
+    models = {run.trial_id: _guard_losses(state, run.trial_id) for run in runs}
     experiment.log.append(GuardsJudged(run=choose(models), models=models))
-    say(state.guards_text)
+    say(guards_line(state))
+
+
+def _guard_losses(state: SearchState, run: str) -> list[GuardLoss]:
+    """What a run has lost on the session's guards."""
+    import numpy as np
+
+    def measured(guard: Guard, name: str | None) -> MeasuredOnGuard | None:
+        found = state.guards[name, guard.data]
+        clips = ClipErrors(np.asarray(found.errors, float), np.asarray(found.words, float))
+        return MeasuredOnGuard(objective_value(found.rates), clips) if found.rates else None
+
+    return [guard_loss(guard, measured(guard, None), measured(guard, run)) for guard in state.options.guard]

@@ -109,7 +109,6 @@ def prepare_guards(
 
 
 def describe_guard(guard: Guard, split: str, clips: int) -> str:
-    """A guard in words, for the screen."""
     which = "clips" if split == "all" else f"clips of its {split} split"
     return (
         f"{guard.data}: {clips:,} {which}, at most {guard.max_loss:g} points more WER than the base model's"

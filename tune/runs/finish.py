@@ -41,8 +41,7 @@ def finish(experiment: OpenExperiment, say: Callable[[str], None], *, storage_op
     if not state.something_is_left:
         remove_unnamed_checkpoints(experiment, say, ended=True)
     words: dict[str | None, SearchStatus] = {None: "interrupted", "finished": "completed", "failed": "failed"}
-    end, status = state.end, words[how_it_ended(state)]
-    ended = SearchEnded(status=status, reason=end.reason if end else None, text=end.text if end else "")
+    ended = SearchEnded(status=words[how_it_ended(state)])
     if state.ended != ended:
         log.append(ended)
     try:

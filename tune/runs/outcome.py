@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from trainer.scoring.objectives import objective_words
-from tune.experiments.results import source_table
+from tune.experiments.results import no_gain_line, source_table
 from tune.util.console import say
 
 if TYPE_CHECKING:
@@ -32,22 +32,20 @@ class Outcome:
     @functools.cached_property
     def trials(self) -> list[Trial]:
         """All trials; those that still ran were stopped by who interrupted the search, not by a failure."""
-        return [_closed(run) for run in self.state.records.all()]
+        return [
+            dataclasses.replace(run, status="interrupted") if run.status == "running" else run
+            for run in self.state.records.all()
+        ]
 
     @property
     def gained(self) -> bool:
-        """Whether the winner beats the untouched base model."""
         return self.state.value is not None and self.state.value < self.state.comparable_base
-
-
-def _closed(run: Trial) -> Trial:
-    return dataclasses.replace(run, status="interrupted") if run.status == "running" else run
 
 
 def print_no_gain(state: SearchState, console: Console) -> None:
     """The first line of a summary whose model is no better than the untouched one."""
-    if state.no_gain:
-        console.print(f"[yellow]{escape(state.no_gain)}[/]", soft_wrap=True)
+    if line := no_gain_line(state):
+        console.print(f"[yellow]{escape(line)}[/]", soft_wrap=True)
 
 
 def print_sources(outcome: Outcome, console: Console) -> None:

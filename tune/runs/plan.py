@@ -79,7 +79,6 @@ class Plan:
 
     @property
     def is_training(self) -> bool:
-        """Whether it is a single training."""
         return self.options.kind == "training"
 
     @property
@@ -107,7 +106,6 @@ class Plan:
 
     @property
     def trackers(self) -> list[str]:
-        """The stores to which the log is brought."""
         return list(dict.fromkeys([*self.options.track, *([] if self.is_training else ["optuna"])]))
 
     @property
@@ -236,7 +234,6 @@ class Plan:
 
     @property
     def searched_rates(self) -> str:
-        """The learning rates that are searched, in words."""
         return dict(self.space.describe()).get("learning_rate", "")
 
     @property
@@ -322,7 +319,6 @@ def _describe_workers(base: TrainConfig, resources: TrialResources | None) -> li
 
 
 def _points_of(parameter: Parameter) -> list[Any]:
-    """All values of a range, or its ends."""
     if isinstance(parameter, FloatParameter) and parameter.step is None:
         return [parameter.low, parameter.high]
     return parameter.points() or []

@@ -101,7 +101,6 @@ class RayStopper(_NotPickled, ray.tune.Stopper):
 
     @property
     def over(self) -> bool:
-        """Whether no further trial begins."""
         return self._over is not None
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -103,7 +104,8 @@ def _only_finish(experiment: OpenExperiment, options: SearchOptions) -> bool:
     begun = len(state.records)
     if options.trials < begun:
         raise ExperimentError(f"--trials {options.trials}: {begun} trials of {name!r} have begun already")
-    asked = state.if_asked(options)
+    asked = copy.copy(state)
+    asked.options = options
     left = not asked.all_ended or bool(asked.open_repeats) or asked.something_is_measured
     if not left and state.written and not state.something_is_left:
         raise ExperimentError(

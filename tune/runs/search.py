@@ -215,7 +215,6 @@ def measure_test_split(session: Session) -> None:
 
 
 def _earlier(session: Session) -> list[EarlierTrial]:
-    """Trials of another experiment to learn from."""
     warm_start = session.plan.warm_start
     if warm_start is None:
         return []
@@ -254,7 +253,6 @@ def _display(session: Session, records: Records, trials: int, noun: str) -> Sear
 
 
 def _say_what_a_trial_is(session: Session) -> None:
-    """Budget, rungs and resources of a trial, on the screen."""
     resources, rungs = session.resources, session.experiment.settings.rungs
     each = f"{resources.gpus:g} GPU and {resources.cpus:g} CPU each"
     if resources.workers > 1:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
-from tune.experiments.results import REPORT_FOLDER
+from tune.experiments.results import REPORT_FOLDER, guards_line
 from tune.runs.outcome import Outcome, print_no_gain, print_sources
 from tune.search.finalists import describe_lowest
 from tune.search.records import listed, trial_order
@@ -34,8 +34,6 @@ _STATUS = {
 
 
 class SearchDisplay(LiveDisplay):
-    """Shows the search while it runs."""
-
     def __init__(
         self,
         console: Console,
@@ -47,16 +45,11 @@ class SearchDisplay(LiveDisplay):
         trouble: Callable[[], str | None],
         noun: str = "trials",
     ) -> None:
-        super().__init__(console)
+        super().__init__(console, trouble)
         self._records, self._n_trials, self._budget = records, n_trials, budget
-        self._baseline, self._trouble, self._noun = baseline, trouble, noun
+        self._baseline, self._noun = baseline, noun
 
-    def trial_ended(self) -> None:
-        """Say how far the search is, where no live table shows it."""
-        if self._live is None:
-            self.event(escape(self.summary()))
-
-    def summary(self) -> str:
+    def parts(self) -> list[str]:
         """How far the search is: trials ended, best so far, time left."""
         trials, best = self._records.all(), self._records.best()
         ended = sum(trial.status != "running" for trial in trials)
@@ -66,7 +59,7 @@ class SearchDisplay(LiveDisplay):
             parts.append(f"best WER {best.best_value:.2f} % (trial {best.trial_id}), {self._baseline}")
         if left is not None and ended < self._n_trials:
             parts.append(f"about {clock(left)} left")
-        return " · ".join([*parts, *filter(None, [self._trouble()])])
+        return parts
 
     def __rich__(self) -> Group:
         trials, best = self._records.all(), self._records.best()
@@ -74,11 +67,7 @@ class SearchDisplay(LiveDisplay):
         shown = most_telling(trials, best, self._console.height - 5)
         hidden = len(trials) - len(shown)
         more = [Text(f"... and {hidden} that ended earlier", style="dim")] if hidden else []
-        return Group(
-            self._console.render_str(self.summary(), style="bold", markup=False, highlight=False),
-            trial_table(shown, best),
-            *more,
-        )
+        return Group(super().__rich__(), trial_table(shown, best), *more)
 
 
 def most_telling(trials: Sequence[Trial], best: Trial | None, rows: int) -> list[Trial]:
@@ -208,7 +197,7 @@ def _print_result(outcome: Outcome, best: Trial, console: Console) -> None:
     if outcome.gained and wer is not None:
         gain = baseline - wer
         console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline:.0f} % fewer errors")
-    if guards := outcome.state.guards_text:
+    if guards := guards_line(outcome.state):
         say(console, f"guards    {guards}")
     if best.members:
         of = listed(best.members)
@@ -223,7 +212,6 @@ def _print_result(outcome: Outcome, best: Trial, console: Console) -> None:
 
 
 def _print_winner(text: str, trial: Trial, console: Console) -> None:
-    """What won, with its settings."""
     settings = ", ".join(f"{name} {short_value(value)}" for name, value in trial.config.items())
     console.print(f"[bold]{text}: {escape(settings)}[/]", soft_wrap=True)
 

@@ -123,11 +123,9 @@ class Session:
 
     @property
     def state(self) -> SearchState:
-        """What the log says so far."""
         return self.experiment.state
 
     def say(self, text: str) -> None:
-        """Print one line."""
         say(self.console, text)
 
     @functools.cached_property
@@ -286,7 +284,6 @@ def session_started(
 
 
 def target_of(plan: Plan) -> Target:
-    """Where the log of a session goes."""
     return Target(
         folder=plan.experiment_folder,
         option=plan.storage.option,
@@ -401,7 +398,7 @@ def _told_if_broken(experiment: OpenExperiment) -> Iterator[None]:
         state = experiment.state
         if experiment.problem is None and state.ended is None and not state.written:
             status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            experiment.log.append(SearchEnded(status=status, text=type(error).__name__))  # type: ignore[arg-type]
+            experiment.log.append(SearchEnded(status=status))  # type: ignore[arg-type]
         raise
 
 

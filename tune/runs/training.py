@@ -32,15 +32,16 @@ def train_on_ray(session: Session) -> None:
     points = session.experiment.settings.rungs
     session.say(f"{points[-1]:,} samples; evaluations at {', '.join(f'{point:,}' for point in points)}\n")
     log.append(TrialStarted(trial_id=TRIAL, folder=TRIAL))
+    record = state.records[TRIAL]
     with TrainDisplay(
         session.console,
+        record,
         budget=points[-1],
         baseline=objective_value(state.base_rates),
         trouble=lambda: session.tracking.problem,
     ) as display:
         watch = TrainingWatch(session, display)
         result = _fit(session, watch)
-    record = state.records[TRIAL]
     if result == "failed":
         log.append(
             TrialEnded(
@@ -62,17 +63,14 @@ class TrainingWatch(Listener):
     _called = "the training"
     _not_kept = "losses between evaluations are not kept"
 
+    display: TrainDisplay
+
     def __init__(self, session: Session, display: TrainDisplay) -> None:
         super().__init__(session.experiment, session.state.records, display)
-        self._display = display
+        self.record = self._records[TRIAL]
         self._failures, self._max_failures = 0, session.plan.options.max_failures
         self.error: str | None = None
         """The last failure, whole."""
-
-    @property
-    def record(self) -> Trial:
-        """The training's only trial."""
-        return self._records[TRIAL]
 
     def receive(self, trial_id: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
         """Take in one message; the answer where it is a question."""
@@ -81,13 +79,8 @@ class TrainingWatch(Listener):
         return super().receive(trial_id, kind, content, timestamp)
 
     def progress(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
-        """Also on the screen."""
         super().progress(trial_id, metrics, timestamp)
-        self._display.update(self.record, metrics)
-
-    def lost(self, error: Exception) -> None:
-        """No more messages can be had."""
-        self._display.event(f"what the workers said last was lost: {escape(str(error))}")
+        self.display.update()
 
     def failed(self, report: str) -> None:
         """Take in a failure, after which the training goes on unless it is one too many."""
@@ -97,7 +90,7 @@ class TrainingWatch(Listener):
         if self._failures > self._max_failures:
             return  # the summary tells of it
         self._recovered(self.record, error_line(report))
-        self._display.restart()
+        self.display.restart()
 
     def evaluated(self, record: Trial, metrics: dict[str, Any]) -> Decision:
         """It goes on, unless it has diverged."""
@@ -112,10 +105,10 @@ class TrainingWatch(Listener):
         if not math.isfinite(value):
             return decision
         best = ", best so far" if is_best else ""
-        self._display.event(f"epoch {record.epoch:.2f}: WER {record.value:.2f} %{best}")
-        self._display.update(record, metrics)
+        self.display.event(f"epoch {record.epoch:.2f}: WER {record.value:.2f} %{best}")
+        self.display.update()
         if not metrics["finished"]:
-            self._display.told()
+            self.display.tell()
         return decision
 
 
@@ -156,7 +149,7 @@ def _fit(session: Session, watch: TrainingWatch) -> Literal["completed", "failed
         signal.signal(signal.SIGINT, before)
         reader.stop()
         if reader.error is not None:
-            watch.lost(reader.error)
+            watch.display.event(f"what the workers said last was lost: {escape(str(reader.error))}")
     if interrupted:
         ray.shutdown()  # else the workers would train on while the results are written
         return "interrupted"

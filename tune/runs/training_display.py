@@ -5,12 +5,11 @@ before and after, and what to do next.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.text import Text
 
 from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
@@ -28,64 +27,54 @@ _EVERY_SECONDS = 30.0
 
 
 class TrainDisplay(LiveDisplay):
-    """Shows the training while it runs."""
-
     def __init__(
-        self, console: Console, *, budget: int, baseline: float, trouble: Callable[[], str | None]
+        self,
+        console: Console,
+        record: Trial,
+        *,
+        budget: int,
+        baseline: float,
+        trouble: Callable[[], str | None],
     ) -> None:
-        super().__init__(console)
-        self._budget, self._baseline, self._trouble = budget, baseline, trouble
-        self._record: Trial | None = None
-        self._learning_rate: float | None = None
+        super().__init__(console, trouble)
+        self._record, self._budget, self._baseline = record, budget, baseline
         self._told = self._started
         self._first: tuple[float, int] | None = None
-
-    def __rich__(self) -> Text:
-        return Text(self.summary(), style="bold")
+        """When the workers were first heard of, and the samples that had been seen by then."""
 
     def restart(self) -> None:
         """Forget the pace: the workers start anew."""
         self._first = None
 
-    def update(self, record: Trial, metrics: Mapping[str, float]) -> None:
-        """Take in where the training stands."""
-        self._record = record
-        self._learning_rate = metrics.get("learning_rate", self._learning_rate)
+    def update(self) -> None:
+        """The training has gone on."""
         if self._first is None:
-            self._first = time.monotonic(), record.samples_now
-        if self._live is None and time.monotonic() - self._told >= _EVERY_SECONDS:
-            self.told()
+            self._first = time.monotonic(), self._record.samples_now
+        if time.monotonic() - self._told >= _EVERY_SECONDS:
+            self.tell()
 
-    def told(self) -> None:
-        """Say where the training stands, where no live line shows it."""
-        if self._live is None:
-            self.event(escape(self.summary()))
-            self._told = time.monotonic()
+    def tell(self) -> None:
+        super().tell()
+        self._told = time.monotonic()
 
-    def summary(self) -> str:
+    def parts(self) -> list[str]:
         """Where the training stands: epoch, loss, rates, time left."""
         record = self._record
-        if record is None:
-            return "starting the workers ..."
+        if self._first is None:
+            return ["starting the workers ..."]
         parts = [f"{record.samples_now:,} of {self._budget:,} samples, epoch {record.epoch_now:.2f}"]
         if "loss" in record.progress:
             parts.append(f"loss {record.progress['loss']:.4f}")
-        if self._learning_rate is not None:
-            parts.append(f"lr {self._learning_rate:.3g}")
+        if "learning_rate" in record.progress:
+            parts.append(f"lr {record.progress['learning_rate']:.3g}")
         if record.value is not None:  # the best may be one whose checkpoint is still being written
             best = min(wer for _, wer in record.evaluations)
             parts.append(f"WER {record.value:.2f} %, best {best:.2f} %, baseline {self._baseline:.2f} %")
-        left = self._left(record)
-        if left is not None:
-            parts.append(f"about {clock(left)} left")
-        return " · ".join([*parts, *filter(None, [self._trouble()])])
-
-    def _left(self, record: Trial) -> float | None:
-        """Seconds to the end at the pace since the workers' first word; None before there is one."""
-        if self._first is None or record.samples_now <= self._first[1] or record.samples_now >= self._budget:
-            return None
-        pace = (time.monotonic() - self._first[0]) / (record.samples_now - self._first[1])
-        return (self._budget - record.samples_now) * pace
+        seen = record.samples_now
+        if self._first[1] < seen < self._budget:
+            pace = (time.monotonic() - self._first[0]) / (seen - self._first[1])
+            parts.append(f"about {clock((self._budget - seen) * pace)} left")
+        return parts
 
 
 def print_training_summary(outcome: Outcome, console: Console) -> None:

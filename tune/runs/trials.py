@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tune.experiments.experiment import OpenExperiment
     from tune.runs.search_display import SearchDisplay
     from tune.runs.session import Session
-    from tune.search.records import Records
     from tune.search.searcher import EarlierTrial, Source
 
 _COUNT_SECONDS = 2.0
@@ -63,7 +62,7 @@ class TrialRunner:
         left = plan.options.trials - sum(record.status != "running" for record in records.all())
         searcher = None
         if left:
-            callback = self._callback(records, judge, display)
+            callback = SearchCallback(self.config, self.session.experiment, records, judge, display)
             searcher = Searcher(
                 plan.space,
                 seed=plan.options.seed,
@@ -84,7 +83,7 @@ class TrialRunner:
         """Run the repeats that are left, none stopped early; the log tells what comes of them, and what cut them."""
         records, left = self.session.state.repeats, self.session.state.open_repeats
         judge = Judge(NEVER_STOP, self.config.evaluate_at or (), records)
-        callback = self._callback(records, judge, display)
+        callback = SearchCallback(self.config, self.session.experiment, records, judge, display)
         settings = {name: planned.repeats[name] for name in left}
         searcher = Repeater(settings, records, self._capacity, callback.proposed)
         self._run(len(left), callback, searcher, self.final_round_cut)
@@ -118,9 +117,6 @@ class TrialRunner:
             measured_hours=state.measured_seconds / 3600,
             **reserved,
         )
-
-    def _callback(self, records: Records, judge: Judge, display: SearchDisplay) -> SearchCallback:
-        return SearchCallback(self.config, self.session.experiment, records, judge, display)
 
     def _run(
         self,

@@ -132,7 +132,6 @@ class Verdict:
 
     @property
     def score(self) -> FinalistScore:
-        """The winner's."""
         return next(found for found in self.scores if found.trial_id == self.winner)
 
     @property

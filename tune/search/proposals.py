@@ -75,7 +75,6 @@ def propose(
 
 
 def _tpe_model(trials: Sequence[FrozenTrial]) -> optuna.Study:
-    """A study of the trials as TPE is to see them."""
     import optuna
 
     model = optuna.create_study(direction="minimize")

@@ -245,7 +245,6 @@ class Trial:
         return "completed" if self.finished else "running"
 
     def pause(self, now: float) -> None:
-        """Stop its clock."""
         if self.started:
             self.seconds += max(0.0, now - self.started)
             self.started = 0.0
@@ -298,7 +297,6 @@ class Records:
         return len(self._trials)
 
     def add(self, record: Trial) -> Trial:
-        """Add a trial, which may have evaluations already."""
         with self.lock:
             self._trials[record.trial_id] = record
             self._sorted = None
@@ -319,7 +317,6 @@ class Records:
             return self._sorted
 
     def running(self) -> list[Trial]:
-        """Those that have not ended."""
         return [record for record in self.all() if record.status == "running"]
 
     def best(self) -> Trial | None:
@@ -333,7 +330,6 @@ def rank(record: Trial) -> float:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number; None for anything else."""
     return float(value) if value is not None and math.isfinite(float(value)) else None
 
 

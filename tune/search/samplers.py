@@ -90,8 +90,6 @@ def _prior_sampler(space: SearchSpace, seed: int) -> BaseSampler | None:
         return None
 
     class PriorSampler(optuna.samplers.RandomSampler):
-        """See `_prior_sampler`."""
-
         def sample_independent(
             self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: Any
         ) -> Any:

@@ -59,7 +59,6 @@ class Source(abc.ABC):
         return {**found[1], TRIAL_ID: found[0]}
 
     def on_trial_complete(self, trial_id: str) -> None:
-        """Another one has room."""
         self._open.discard(trial_id)
 
     @abc.abstractmethod

@@ -267,7 +267,6 @@ class ChoiceParameter:
         return dataclasses.replace(self, values=values)
 
     def points(self) -> list[Any]:
-        """All values."""
         return list(self.values)
 
     def to_optuna(self) -> CategoricalDistribution:

@@ -256,7 +256,6 @@ class SearchSpace:
         return {key_of(name, parameter): config[name] for name, parameter in active if parameter is not None}
 
     def describe(self) -> list[tuple[str, str]]:
-        """Each searched parameter with its ranges in words."""
         return [
             (name, "; ".join(parameter.describe() for parameter in ranges))
             for name, ranges in self.ranges.items()
@@ -281,7 +280,6 @@ class SearchSpace:
 
 
 def packaged_spaces() -> list[str]:
-    """Names of the spaces that come with the program."""
     return sorted(path.stem for path in _PACKAGED.glob("*.yaml"))
 
 

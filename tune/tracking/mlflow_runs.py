@@ -205,7 +205,7 @@ def event_points(
             log(None, {f"baseline_{name}": rate for name, rate in event.baseline.rates.items()}, 0)
             log(None, named_rates(event.baseline.sources, "baseline_"), 0)
         elif isinstance(event, TrialProposed):
-            trials += event.kind == "trial"
+            trials += role_of(event.trial_id) == "trial"
         elif isinstance(event, HeldOutMeasured):
             tested = {"test_": event.rates, "baseline_test_": event.baseline}
             by_source = named_rates(event.baseline_sources, "baseline_test_")
@@ -226,7 +226,6 @@ def event_points(
 
 
 def progress_points(row: Mapping[str, Any]) -> list[Metric]:
-    """Those of a row of `progress.jsonl`."""
     metrics = row["metrics"]
     return points(_of_training(metrics), metrics[SAMPLES], row["time"]) if SAMPLES in metrics else []
 

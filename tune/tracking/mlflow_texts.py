@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trainer.scoring.normalizers import rates_note
 from trainer.scoring.objectives import objective_value
 from tune.experiments.options import TRIAL
+from tune.experiments.results import guards_line
 from tune.search.records import listed
 from tune.util.console import clock, key_settings, short_source
 from tune.util.errors import error_line
@@ -38,7 +39,7 @@ def experiment_note(saved: Experiment, option: str) -> str:
     if held := state.tested:
         rates = f"{objective_value(held.rates):.2f} %, {objective_value(held.baseline):.2f} % before"
         lines.append(f"On the test split, which chose nothing: {rates}.")
-    if guards := state.guards_text:
+    if guards := guards_line(state):
         lines.append(f"Guards: {guards}.")
     course = f"{len(state.records)} trials and {len(state.repeats)} repeats in {clock(state.seconds)}."
     commands = [f"report {saved.name}"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
@@ -150,10 +151,11 @@ class ProgressBar:
 
 
 class LiveDisplay(abc.ABC):
-    """Something live on a terminal while a block runs; `event` prints a line that stays."""
+    """How far something is, live on a terminal while a block runs; `event` prints a line that stays."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, trouble: Callable[[], str | None]) -> None:
+        """`trouble` gives what the summary ends with, if there is any."""
+        self._console, self._trouble = console, trouble
         self._started = time.monotonic()
         self._live: Live | None = None
 
@@ -170,8 +172,20 @@ class LiveDisplay(abc.ABC):
             live.stop()
 
     @abc.abstractmethod
+    def parts(self) -> list[str]:
+        """What the summary says now."""
+
+    def summary(self) -> str:
+        return " · ".join([*self.parts(), *filter(None, [self._trouble()])])
+
     def __rich__(self) -> RenderableType:
         """What is live now; rich asks anew at each drawing."""
+        return self._console.render_str(self.summary(), style="bold", markup=False, highlight=False)
+
+    def tell(self) -> None:
+        """Print the summary where nothing live shows it."""
+        if self._live is None:
+            self.event(escape(self.summary()))
 
     def event(self, text: str) -> None:
         """Print one line, which may hold rich's markup, with the time since the start; within a second where
@@ -198,7 +212,6 @@ class _LiveLines(Live):
         self.lines: collections.deque[Text] = collections.deque()
 
     def refresh(self) -> None:
-        """Draw now."""
         if not self._print_lines():
             super().refresh()
 

@@ -27,7 +27,6 @@ class TrackingError(UserError):
 
 
 def option_name(name: str) -> str:
-    """How a field's flag is written."""
     return f"--{name.replace('_', '-')}"
 
 

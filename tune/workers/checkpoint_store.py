@@ -32,7 +32,6 @@ class CheckpointStore:
         self._name = ""
 
     def asked_to_end(self) -> bool:
-        """As the driver says."""
         return self._driver.asked_to_end()
 
     def begin(self, samples_seen: int, step: int) -> Path:
@@ -51,6 +50,5 @@ class CheckpointStore:
         metrics: Mapping[str, float],
         keep: Kept,
     ) -> None:
-        """Give it its name, and send that to the driver."""
         self._files.complete(folder, self._name, taken)
         self._driver.saved(self._name, int(metrics["samples_seen"]), float(metrics["epoch"]), keep)

@@ -58,14 +58,12 @@ class Search:
 
     def train(self, name: str, wer: float | None, *, open_: bool = False) -> None:
         """A trial or repeat that ends with this WER, or fails; an open one has come to its first rung."""
-        kind: Any = "repeat" if "-r" in name else "trial"
         folder = name if self.state.session.session == 1 else f"{name}-2"
         log = self.experiment.log
         log.append(
             TrialProposed(
                 trial_id=name,
                 config={"learning_rate": 1e-3 + len(self.state.runs) / 1e4},
-                kind=kind,
                 effective_batch=8,
             ),
             TrialStarted(trial_id=name, folder=folder),

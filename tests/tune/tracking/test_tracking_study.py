@@ -56,7 +56,7 @@ def test_it_holds_what_the_log_says(made: MadeLog) -> None:
     assert not (made.folder / STUDY_FILE).exists(), "before the first event"
     made.four()
     settings = made.saved.state.records["001"].config
-    made.log.append(TrialProposed(trial_id="average", config=settings, kind="average"))
+    made.log.append(TrialProposed(trial_id="001-a1", config=settings))
     made.begin("001-r1", seed=1)
     made.measure("001-r1", 3200, 5.0)
     made.end("001-r1", "completed")

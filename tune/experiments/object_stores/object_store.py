@@ -81,7 +81,6 @@ class ObjectStore:
             filesystem.delete_file(probe)
 
     def folders(self) -> list[str]:
-        """Names of the folders right below the address."""
         return [Path(info.path).name for info in self._list("") if not info.is_file]
 
     def files(self, below: str, *skip: str) -> dict[str, Mark]:
@@ -130,7 +129,6 @@ class ObjectStore:
             stream.write(content)
 
     def remove(self, name: str) -> None:
-        """Remove one object that is there."""
         filesystem, root = self._open()
         with self.translated():
             filesystem.delete_file(f"{root}/{name}")

@@ -90,7 +90,6 @@ class Owner:
                 self._store.remove(self._file)
 
     def _keep(self) -> None:
-        """The thread's life."""
         while not self._ended.wait(HEARTBEAT):
             with self._lock:
                 if self._ended.is_set():

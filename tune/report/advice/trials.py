@@ -52,7 +52,6 @@ def none_went_whole(analysis: Analysis) -> Iterator[Advice]:
 
 
 def clips_dropped(analysis: Analysis) -> Iterator[Advice]:
-    """A good part of the data could not be used."""
     settings = analysis.settings
     dropped = sum(settings.dropped.values())
     total = dropped + sum(settings.data.clips.values())
@@ -65,7 +64,6 @@ def clips_dropped(analysis: Analysis) -> Iterator[Advice]:
 
 
 def few_trials(analysis: Analysis) -> Iterator[Advice]:
-    """Too few trials were measured, or none."""
     measured = len(analysis.ranked)
     if analysis.stage == "running" or measured >= FEW:
         return
