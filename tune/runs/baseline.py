@@ -37,11 +37,11 @@ def measure_baseline(session: Session) -> Baseline:
     """
     began, base = time.time(), session.plan.base
     if base.full_window_evaluation:
-        found = _measure(session, base, "validation")
+        found = measure_untouched(session, base)
         problem = _choose_window(session, found)
     else:
         problem = _choose_window(session, None)
-        found = _measure(session, session.plan.base, "validation")
+        found = measure_untouched(session, session.plan.base)
     session.say(
         f"baseline: {base.model} untouched has {found.describe()} on {found.rates['clips']} validation clips"
     )
@@ -92,10 +92,10 @@ def _choose_window(session: Session, whole: Evaluation | None) -> str:
     every = range(len(clips))
     if whole is None or base.objective != "clips":  # by which each source's share is that of these clips
         whole_base = base.replace(full_window_evaluation=True)
-        before = _measure(session, whole_base, "validation", clips).written(every)
+        before = measure_untouched(session, whole_base, clips=clips).written(every)
     else:
         before = whole.written(clips)
-    short = _measure(session, base.replace(full_window_evaluation=False), "validation", clips)
+    short = measure_untouched(session, base.replace(full_window_evaluation=False), clips=clips)
     problem = window_problem(before, short.written(every))
     if problem is None:
         return ""
@@ -115,7 +115,6 @@ def _rates_of_trials(session: Session, part: int | None) -> dict[str, float]:
     """The base model's, with which trials are compared at their rungs; none where they are measured as `rates` were.
 
     Args:
-        session: with its plan.
         part: validation clips that trials measure; None for all.
     """
     base, (full, frames) = session.plan.base, _frames(session)
@@ -124,7 +123,7 @@ def _rates_of_trials(session: Session, part: int | None) -> dict[str, float]:
         return {}
     clips = part and chosen_clips(session.data.splits["validation"].origins.sources, part, base.data_seed)
     measured = base if whole else base.replace(full_window_evaluation=False)
-    return finite(_measure(session, measured, "validation", clips or None).rates)
+    return finite(measure_untouched(session, measured, clips=clips or None).rates)
 
 
 def _frames(session: Session) -> tuple[int, int]:
@@ -133,26 +132,10 @@ def _frames(session: Session) -> tuple[int, int]:
     return full, window_frames(session.plan.base, session.data, full)
 
 
-def _measure(
-    session: Session, base: TrainConfig, split: str, clips: Sequence[int] | None = None
-) -> Evaluation:
-    """The untouched model as these settings measure it, on some clips or all."""
-    if clips is not None and len(clips) == len(session.data.splits[split]):
-        clips = None
-    where = "" if base.full_window_evaluation else "in the trainings' window"
-    return measure_untouched(session, session.inputs(base), split, where, clips=clips)
-
-
 def measure_held_out(
     session: Session, config: TrainConfig, run: Trial
 ) -> tuple[Evaluation, Evaluation] | None:
-    """A run's best checkpoint, and the base model, on the test split; None where the weights cannot be had.
-
-    Args:
-        session: the cluster and the data; its experiment has the checkpoint.
-        config: all settings that the run had.
-        run: the training.
-    """
+    """A run's best checkpoint, and the base model, on the test split; None where the weights cannot be had."""
     import ray
 
     try:
@@ -160,7 +143,7 @@ def measure_held_out(
         inputs = session.inputs(config)
         found = begin_in_worker(session, evaluate_checkpoint, inputs, files, str(run.checkpoint), "test")
         whole = session.plan.base.replace(full_window_evaluation=True)
-        base = _measure(session, whole, "test")  # beside it, where there is room
+        base = measure_untouched(session, whole, "test")  # beside it, where there is room
         with session.console.status("measuring the test split ..."):
             return found(), base
     except (UserError, ray.exceptions.RayError) as error:
@@ -170,19 +153,19 @@ def measure_held_out(
 
 def measure_untouched(
     session: Session,
-    inputs: TrialInputs,
-    split: str,
-    where: str = "",
+    config: TrainConfig,
+    split: str = "validation",
     *,
     clips: Sequence[int] | None = None,
+    guard: str | None = None,
 ) -> Evaluation:
-    """The model of `inputs` as it is on a split of their data.
-
-    In the window of trainings where their settings do not have the whole one; `clips`: these alone.
-    """
-    base = inputs.config
-    with session.console.status(f"measuring the base model {base.model} {where}".rstrip() + " ..."):
-        return in_worker(session, evaluate_shared, inputs, split, not base.full_window_evaluation, clips)
+    """The untouched model as these settings measure it, on some clips or all of a split, or of a guard."""
+    whole = config.full_window_evaluation
+    where = f"on {guard} " if guard else "" if whole else "in the trainings' window "
+    if clips is not None and len(clips) == len(session.data.splits[split]):
+        clips = None
+    with session.console.status(f"measuring the base model {config.model} {where}..."):
+        return in_worker(session, evaluate_shared, session.inputs(config, guard), split, not whole, clips)
 
 
 def in_worker(

@@ -53,8 +53,6 @@ def run(plan: Plan, console: Console, experiment: OpenExperiment | None = None) 
     """Run what is planned; everything it leaves is in `plan.experiment_folder`.
 
     Args:
-        plan: of a search or a training.
-        console: where it tells what it does.
         experiment: one that was interrupted: trials that ended are kept, the others go on from their checkpoints.
 
     Raises:
@@ -179,9 +177,8 @@ def measure_models(session: Session) -> None:
         config = guard_config(session.base, guard)
         digest = session.guards[guard.data].splits["validation"].digest()
         if run is None:
-            inputs = session.inputs(config, guard=guard.data)
-            return measure_untouched(session, inputs, "validation", f"on {guard.data}"), digest
-        inputs = session.inputs(config.replace(**run.config), guard=guard.data)
+            return measure_untouched(session, config, guard=guard.data), digest
+        inputs = session.inputs(config.replace(**run.config), guard.data)
         found = in_worker(session, evaluate_checkpoint, inputs, files, str(run.checkpoint), "validation")
         return found, digest
 

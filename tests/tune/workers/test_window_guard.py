@@ -74,10 +74,10 @@ def test_with_several_sources_both_windows_are_compared_as_a_whole(
     sources = ["large"] * 400 + ["small"] * 30
     errors = np.array([4] * 400 + [2] * 30)
 
-    def measure(session: Any, inputs: Any, *args: Any, clips: list[int] | None = None) -> Evaluation:
+    def measure(session: Any, config: Any, *, clips: list[int] | None = None) -> Evaluation:
         rows = list(range(len(sources))) if clips is None else clips
         counts = ErrorCounts(np.stack([10 - errors[rows], errors[rows], 0 * errors[rows], 0 * errors[rows]]))
-        rates, utterances = combine({"wer": counts}, [sources[row] for row in rows], inputs.config.objective)
+        rates, utterances = combine({"wer": counts}, [sources[row] for row in rows], config.objective)
         written = {"tokens": [5] * len(rows), "token_limit": 99}
         return Evaluation(
             rates={**rates, "clips": len(rows)}, predictions=[], utterances=utterances, **written
@@ -92,7 +92,6 @@ def test_with_several_sources_both_windows_are_compared_as_a_whole(
     session: Any = SimpleNamespace(
         plan=plan,
         data=SimpleNamespace(splits={"validation": split(sources)}),
-        inputs=lambda config: SimpleNamespace(config=config),
         say=print,
     )
     assert baseline.measure_baseline(session).window_problem == ""
