@@ -54,9 +54,6 @@ class Driver:
 
         Args:
             checkpoint: within the experiment.
-            samples_seen: what the training has seen.
-            epoch: the same in epochs.
-            keep: what it holds.
         """
         content = {"checkpoint": checkpoint, "samples_seen": samples_seen, "epoch": epoch, "keep": keep}
         self._send(SAVED, content)

@@ -20,8 +20,6 @@ from tune.remote.client import ADDRESSES
 from tune.util.console import clock, make_console, say
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from tune.experiments.listing import ExperimentLine
 
 _EPILOG = """\

@@ -150,7 +150,6 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
     """Load data and model, decode, count; what goes wrong with the data or the models is found before decoding.
 
     Args:
-        plan: what to evaluate.
         console: gets progress and notes, no results.
 
     Raises:

@@ -48,7 +48,6 @@ class SessionStarted(Event):
     """When its command began, in seconds since the epoch: time budgets count from there."""
     options: SearchOptions
     gpus_per_trial: float = 0.0
-    """GPUs that a trial holds."""
     precision: str = "auto"
     """Arithmetic of all trials whose settings leave it open; `auto`: what each has where it runs."""
     package: str = ""
@@ -62,13 +61,11 @@ class Data:
     features_key: str = ""
     """Names the features of all splits: the same key, the same clips, texts and features."""
     clips: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Clips of each split."""
     splits: dict[str, str] = dataclasses.field(default_factory=dict)
     """Digest of each split's clips and texts."""
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     """Seconds of audio of each split."""
     longest_seconds: float | None = None
-    """Length of the longest training clip."""
     epoch_samples: float = 0.0
     """Samples in an epoch, by the weights of the data's sources."""
     sources: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
@@ -111,7 +108,6 @@ class Prepared(Event):
     trials_full_window: bool = True
     """Whether trials are measured as the model will be used, or with the window that they train with."""
     resources: TrialResources
-    """Of a trial."""
     data: Data
     baseline: Baseline
     dropped: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -260,7 +256,6 @@ class GuardsJudged(Event):
     """What keeping the guards costs, and what is exported for it."""
 
     run: str
-    """Which is exported."""
     models: dict[str, list[GuardLoss]]
     """What each run has lost on each guard, those to be exported rather than others first."""
 

@@ -46,14 +46,11 @@ class SearchState:
         self.last_event_time = 0.0
         """When it happened, in seconds since the epoch."""
         self.session: SessionStarted | None = None
-        """The latest."""
         self.options = SearchOptions(trials=0)
-        """What it was asked for."""
         self.created = 0.0
         """When the first session began, in seconds since the epoch."""
         self.prepared: Prepared | None = None
         self.records = Records()
-        """The trials."""
         self.repeats = Records()
         """The best of them trained again with other seeds."""
         self.averages = Records()

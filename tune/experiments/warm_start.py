@@ -21,15 +21,8 @@ if TYPE_CHECKING:
 
 WARM_START_FILE = "warm_start.json"
 _SAME = (
-    "model",
-    "data",
-    "data_config",
-    "language",
-    "task",
-    "normalizer",
-    "objective",
-    "max_eval_clips",
-    "validation_split",
+    *("model", "data", "data_config", "language", "task"),
+    *("normalizer", "objective", "max_eval_clips", "validation_split"),
 )
 """Settings that decide whether the WERs of two experiments compare."""
 
@@ -90,7 +83,6 @@ def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict
     """Take from a finished experiment what fits.
 
     Args:
-        saved: the experiment.
         spaces: what is searched now, bounds resolved: of those that may be, a trial has to fit one.
         ours: this search's settings, all of `TrainConfig`.
 

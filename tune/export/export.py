@@ -61,15 +61,10 @@ def export_trial(
     Where the data has gone, the model is written all the same, with the figures of the search.
 
     Args:
-        storage: where the experiment is.
-        experiment: its name.
         output: folder to write; must not exist.
         trial_id: another trial than the best.
-        console: for people.
-        targets: formats to make beside the Hugging Face one.
         adapter: also write the adapters of a trial with LoRA, to a folder of their own.
         point: share of the trial in its mean with the base model, above 0 and below 1; None for the trial itself.
-        find: finds the experiment.
 
     Raises:
         ConfigError: the trial has no adapters.
@@ -264,8 +259,6 @@ def export_existing(
     Args:
         model: a folder that `tune-whisper export` wrote, any other Whisper folder, a hub id or a short name.
         output: folder to write, with the Hugging Face model and its formats; None adds the formats to `model` itself.
-        console: for people.
-        targets: formats to make.
         data: clips to check on; by default those that the model was trained on.
         language: spoken language; by default the one in the model's settings.
     """

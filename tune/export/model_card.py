@@ -49,9 +49,6 @@ def model_card(
     """The card, as it stands in the model's folder.
 
     Args:
-        saved: the experiment.
-        trial: of it, the exported one.
-        rates: error rates by split.
         window_seconds: of the exported model.
         changed: splits whose clips are no longer all those of the search.
         formats: folders of other formats beside the model.

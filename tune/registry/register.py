@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _LOADER = "tune_whisper_speech"
 _REQUIREMENTS = ("mlflow", "numpy", "silero-vad", "soundfile", "soxr", "torch", "transformers")
-"""What the loader imports."""
 
 
 def register(

@@ -22,8 +22,6 @@ _WITHOUT_SPACES = ("zh", "yue", "ja", "th", "lo", "my", "km", "bo")
 
 
 class SpeechModel:
-    """What `mlflow.pyfunc.load_model` wraps."""
-
     def __init__(self, pipeline: Any) -> None:
         self._pipeline = pipeline
 

@@ -29,7 +29,6 @@ ENVIRONMENT = {
     # A variable that the search sets for its workers goes before the same one of the job; Ray would refuse both.
     "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
 }
-"""Variables of every job."""
 
 
 def send(
@@ -43,12 +42,10 @@ def send(
     """Submit, with no CPU and no GPU for the driver, so that a head with none of either takes it.
 
     Args:
-        client: of the cluster.
         name: of the job: the experiment's.
         words: the arguments of `tune-whisper` there.
         folder: becomes the job's working directory.
         requirements: what pip installs there first.
-        environment: further variables.
 
     Returns:
         The submission id: the name, with a number where it was used before, since Ray never takes one twice.

@@ -290,8 +290,6 @@ def analyse(folder: ExperimentFolder, storage_option: str = "", *, ended: bool =
     """Read what an experiment has left so far; its small files are on this machine.
 
     Args:
-        folder: of the experiment.
-        storage_option: see `Analysis`.
         ended: it is the calling process that ran it, and it runs no more.
 
     Raises:

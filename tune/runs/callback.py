@@ -106,14 +106,7 @@ class Listener(abc.ABC):
     def _decided(
         self, record: Trial, metrics: Mapping[str, Any], stop: Stop | None, keep: Kept | None
     ) -> Decision:
-        """Write down an evaluation that a training reported.
-
-        Args:
-            record: of the training.
-            metrics: what it reported.
-            stop: what was decided on it.
-            keep: what is to be saved of it.
-        """
+        """Write down an evaluation that a training reported."""
         found = {name: float(metrics[name]) for name in (*RATES, *_TRAINING) if name in metrics}
         self._log.append(
             Evaluated(
@@ -236,7 +229,10 @@ class SearchCallback(Listener, ray.tune.Callback):
         keep = self._kept(record, metrics, goes_on=stop is None and not metrics.get("finished"))
         decision = self._decided(record, metrics, stop, keep)
         if math.isfinite(objective_value(metrics)):
-            self._show_evaluation(record, before, metrics)
+            news = ", best so far" if before is None or objective_value(metrics) <= rank(before) else ""
+            self.display.event(
+                f"trial {record.trial_id} epoch {record.epoch:.2f}: WER {record.value:.2f} %{news}"
+            )
         return decision
 
     def _kept(self, record: Trial, result: Mapping[str, Any], *, goes_on: bool) -> Kept | None:
@@ -274,12 +270,6 @@ class SearchCallback(Listener, ray.tune.Callback):
         if unknown and record.trial_id not in self._ending:
             self._tidy(record, [saved["checkpoint"]])
         super()._saved(record, saved)
-
-    def _show_evaluation(self, record: Trial, before: Trial | None, result: Mapping[str, Any]) -> None:
-        news = ", best so far" if before is None or objective_value(result) <= rank(before) else ""
-        self.display.event(
-            f"trial {record.trial_id} epoch {record.epoch:.2f}: WER {record.value:.2f} %{news}"
-        )
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Close the trial as what was decided on its last evaluation."""

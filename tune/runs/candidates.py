@@ -135,9 +135,6 @@ def judge_guards(
     No budget ends this: without it nothing that keeps the guards is known.
 
     Args:
-        experiment: whose repeats and their mean are measured.
-        measure: does it.
-        say: told what comes of it.
         show: told what is done now, and how many of how many measurements are.
     """
     state = experiment.log.state

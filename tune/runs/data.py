@@ -24,17 +24,8 @@ if TYPE_CHECKING:
     from tune.search.guards import Guard
 
 _CHOICES = (
-    *(
-        "data_config",
-        "train_split",
-        "validation_split",
-        "test_split",
-        "audio_column",
-        "text_column",
-        "language_column",
-        "task_column",
-        "row_filter",
-    ),
+    *("data_config", "train_split", "validation_split", "test_split", "row_filter"),
+    *("audio_column", "text_column", "language_column", "task_column"),
     *CLIP_SETTINGS,
     *("max_train_clips", "max_eval_clips", "validation_share", "data_seed", "split_by", "splits"),
 )
@@ -125,7 +116,7 @@ def _told_of(guard: Guard) -> Iterator[None]:
         raise type(error)(f"--guard {guard.data}: {reason}") from error
 
 
-def look_at_clips(config: TrainConfig, *, augments: bool = False) -> tuple[ClipTable, list[str]]:
+def look_at_clips(config: TrainConfig, *, augments: bool) -> tuple[ClipTable, list[str]]:
     """The clips before any is dropped for its audio, which is not read, and what was decided about the splits."""
     from trainer.data.drops import describe_drops
 
@@ -166,16 +157,13 @@ def what_clips_show(base: TrainConfig, table: ClipTable) -> str:
 def prepare_features(
     base: TrainConfig,
     console: Console,
-    table: ClipTable | None = None,
+    table: ClipTable,
     *,
-    augments: bool = False,
+    augments: bool,
 ) -> PreparedData:
     """Features of all splits, with a progress bar where they have to be computed.
 
     Args:
-        base: the settings.
-        console: for the bar and what is to be told.
-        table: the clips, where they were loaded before.
         augments: whether trials may change the waveforms of clips, which are then kept.
 
     Raises:

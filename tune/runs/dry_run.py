@@ -48,9 +48,7 @@ def estimate_samples(
     factors from 2 to 4) that share to the power of 0.6 comes to within a third of the medians.
 
     Args:
-        settings: of the scheduler.
         rungs: samples seen; the last one is the full budget.
-        trials: of the search.
         own_budgets: samples of trials that are not stopped, where those are less than the last rung; each is as likely.
         power: of the shares; with 1 proposals are drawn by chance, with 0 nobody is stopped.
     """

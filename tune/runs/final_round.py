@@ -62,7 +62,6 @@ def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> Non
 
     Args:
         experiment: its trials are over.
-        say: told what could not be done.
     """
     log, state = experiment.log, experiment.log.state
     if not compare(experiment) or state.open_repeats or state.something_is_measured:

@@ -28,7 +28,6 @@ def finish(experiment: OpenExperiment, say: Callable[[str], None], *, storage_op
 
     Args:
         experiment: nothing of it runs any more.
-        say: told what could not be done.
         storage_option: what commands that name the experiment end with.
 
     Raises:

@@ -41,15 +41,8 @@ _TOLD = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumula
 """Settings of a training that are always shown; others where they are not the default."""
 _NOT_TOLD = (
     *("model", "data", "data_config", "language", "task", "train_split", "validation_split", "test_split"),
-    *(
-        "audio_column",
-        "text_column",
-        "language_column",
-        "task_column",
-        "cache_dir",
-        "output_dir",
-        "deepspeed",
-    ),
+    *("audio_column", "text_column", "language_column", "task_column"),
+    *("cache_dir", "output_dir", "deepspeed"),
     *("workers", "evaluate_at", *BUDGETS, "seed", "log_every_seconds", "dataloader_workers"),
     *("eval_batch_size", "splits"),
 )
@@ -73,9 +66,7 @@ class Plan:
     space_as_read: SearchSpace | None = None
     """The same with `auto`, until the base model's WER says what that is; None from then on."""
     warm_start: WarmStart | None = None
-    """What another experiment found."""
     notes: tuple[str, ...] = ()
-    """What the user should know before it starts."""
 
     @property
     def is_training(self) -> bool:
@@ -337,11 +328,8 @@ def make_plan(
     """Check everything that can be checked without reading audio or starting Ray.
 
     Args:
-        options: what is asked for.
         space: what is searched, as its file has it; without ranges for a training.
-        storage: where the experiment goes.
         name: its name; by default that of the space or the model, with the time.
-        address: the Ray cluster to join.
         earlier: the experiment of `options.warm_start`.
         notes: what the user should know of the settings.
 

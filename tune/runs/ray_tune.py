@@ -84,7 +84,6 @@ class RayStopper(_NotPickled, ray.tune.Stopper):
         save: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
-        log: of the experiment.
         look: takes seconds since the epoch; what it finds goes to the log, once.
         saving: whether checkpoints are being written; the trials go on for a little then.
         problem: where there is one, nobody takes in what trials report, and they end.

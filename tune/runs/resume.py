@@ -45,12 +45,9 @@ def resume(
     """Open an experiment to go on with it.
 
     Args:
-        name: of the experiment.
-        storage: where it is.
         given: options that were given, as `SearchOptions.changed` takes them; the others are those of the session
             before. `trials` is their number in all.
         kind: what it has to be.
-        address: the Ray cluster to join.
         take_over: of an object store: also where another machine seems to run it.
 
     Raises:

@@ -22,13 +22,7 @@ from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import DROPPED_FILE, RESULTS_FILE
 from tune.experiments.mlflow_store import check_store
 from tune.experiments.results import write_results
-from tune.runs.data import (
-    load_guards,
-    load_table,
-    prepare_features,
-    prepare_guards,
-    what_clips_show,
-)
+from tune.runs.data import load_guards, load_table, prepare_features, prepare_guards, what_clips_show
 from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
 from tune.runs.plan import Plan, write_experiment_file
@@ -58,7 +52,6 @@ class Session:
     console: Console
     plan: Plan
     resources: TrialResources
-    """Of a trial."""
     data: PreparedData
     guards: Mapping[str, PreparedData]
     """Data that is not trained on, as `--guard` names it."""
@@ -198,10 +191,6 @@ class Session:
 
     def begin(self, baseline: Baseline, rungs: tuple[int, ...]) -> None:
         """Write down with what the new experiment begins.
-
-        Args:
-            baseline: the base model's rates.
-            rungs: samples seen at which trials are measured.
 
         Raises:
             TrackingError: a store refuses.

@@ -22,9 +22,7 @@ class TrainingSettings:
     """What a training is made of."""
 
     settings: dict[str, Any]
-    """`TrainConfig` fields."""
     notes: list[str]
-    """What the user should know of them."""
     taken: TrainConfig | None
     """All settings of the trial that they are from."""
 
@@ -41,7 +39,6 @@ def training_settings(
 
     Args:
         asked: those given by flags and `--set`; they go before the file's, and those before `origin`'s.
-        config: YAML file of settings.
         origin: the experiment whose best trial's settings are taken.
         trial: another trial of it than the best.
         on: `train+validation`: the clips of both, as long as the origin's training was when it was best.
@@ -83,14 +80,7 @@ def training_settings(
 
 
 def notes_on_taken(asked: Mapping[str, Any], origin: str, taken: TrainConfig, base: TrainConfig) -> list[str]:
-    """What differs from the trial whose settings are taken in ways that are easily overlooked.
-
-    Args:
-        asked: settings given by flags and `--set`.
-        origin: name of the trial's experiment.
-        taken: settings of the trial.
-        base: of the training.
-    """
+    """What differs from the trial whose settings are taken in ways that are easily overlooked."""
     from trainer.model.rates import learning_rates
 
     notes, batch = [], taken.effective_batch_size

@@ -64,10 +64,6 @@ def reached(
     """Why the search shall end now; None where it shall not.
 
     Args:
-        budgets: the limits.
-        spent: wall time, and what is kept back.
-        trials: all trials.
-        repeats: of the best of them.
         final_round: whether these run now, not the trials.
     """
     runs = repeats if final_round else trials
@@ -84,9 +80,6 @@ def final_round_cost(
     """Wall seconds and hours of devices that the final round will take, from the trials that had their whole budget.
 
     Args:
-        trials: all trials.
-        runs: repeats to train.
-        slots: trainings at a time.
         window_ratio: how much longer an evaluation takes there than in a trial: repeats are measured on whole
             windows, trials on those that they train with.
         measured: models to measure besides, one after the other, such as averages of the repeats.

@@ -58,8 +58,6 @@ def repeat_settings(finalists: Sequence[Trial], repeats: int, seed: int) -> dict
     None of them is a seed that a finalist was trained with, or its repeat would be a copy.
 
     Args:
-        finalists: to train again.
-        repeats: of each.
         seed: that all trials were trained with, but for those whose own settings name one.
     """
     used = {seed, *(finalist.config.get("seed", seed) for finalist in finalists)}

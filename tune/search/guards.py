@@ -131,8 +131,6 @@ def describe_choice(run: str, models: Mapping[str, Sequence[GuardLoss]], names: 
     """What the guards came to, in one line.
 
     Args:
-        run: that is exported.
-        models: as of `choose`.
         names: of the guards for people, by their data.
     """
 

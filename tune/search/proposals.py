@@ -36,8 +36,6 @@ def propose(
 
     Args:
         space: what to search, its bounds resolved.
-        seed: of the search.
-        trials: all trials before.
         number: of the trial, from 1; seed and number together give this proposal random numbers of its own.
         earlier: trials of another experiment, which count for the model only: here their points are new.
     """

@@ -58,7 +58,6 @@ class Rates:
     samples_seen: int
     epoch: float
     value: float
-    """The objective."""
     cer: float | None
     keep: Kept | None = None
     """What of it is to be saved."""
@@ -102,7 +101,6 @@ class Trial:
     ended: float = 0.0
     """When it ended, in seconds since the epoch."""
     session: int = 0
-    """The session in which it ended."""
     error: str | None = None
     folder: str = ""
     """Name of the folder that Ray gave it; another one each time that the search is resumed."""

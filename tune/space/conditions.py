@@ -72,10 +72,7 @@ def check_conditions(
 
     Args:
         ranges: as the file has them, each right by itself.
-        fixed: settings that all trials share.
-        lines: of each range.
         known_gone: fields that options fix or that have a problem; ranges that never count for that go silently.
-        problems: take what is wrong otherwise.
     """
     before = len(problems.found)
     for name, own in ranges.items():

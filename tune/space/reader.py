@@ -109,7 +109,6 @@ class SpaceReader:
         self.ranges: dict[str, tuple[Parameter, ...]] = {}
         """The searched fields, each with its ranges."""
         self.fixed: dict[str, Any] = {}
-        """The fixed fields."""
         self.points: list[dict[str, Any]] = []
         """Points to try first, each with all settings that are searched there."""
         self.scheduler = SchedulerSettings()

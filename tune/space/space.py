@@ -38,11 +38,8 @@ class SearchSpace:
     try_first: list[dict[str, Any]]
     """Points that are tried before the searcher's own; each holds every parameter that is searched there."""
     scheduler: SchedulerSettings
-    """When trials are stopped early."""
     searcher: SearcherSettings
-    """How points are proposed."""
     path: Path
-    """The file that the space was read from."""
     source_text: str
     """The file as it was written, comments and all."""
     lines: Mapping[str, int] = dataclasses.field(default_factory=dict, compare=False)

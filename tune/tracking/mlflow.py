@@ -79,7 +79,6 @@ class MlflowStore(Store):
         """MLflow's; None before the first sync."""
         self._experiment_id: str | None = None
         self._own: HeldRun | None = None
-        """The experiment's own run."""
         self._trials: dict[str, HeldRun] = {}
         """Those of its trials, repeats and averages."""
         self._view = ""

@@ -21,7 +21,6 @@ def experiment_note(saved: Experiment, option: str) -> str:
     """What an experiment is, as Markdown; once a session has ended, what came of it. Its report has the rest.
 
     Args:
-        saved: with the state at that moment.
         option: what a command that names the experiment ends with, as ` --storage DIR`.
     """
     state, base, alone = saved.state, saved.base, saved.is_training

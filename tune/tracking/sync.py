@@ -57,7 +57,6 @@ class Target:
     """What a command that names the experiment ends with, as ` --storage DIR`."""
     stores: Sequence[str] = ("mlflow",)
     tracking_uri: str = ""
-    """MLflow's store."""
 
 
 class Log:

@@ -14,18 +14,8 @@ CREDENTIAL_VARIABLES = (
 )
 """What would let a process write to the store."""
 _PACKAGES = (
-    *(
-        "tune-whisper",
-        "ray",
-        "torch",
-        "transformers",
-        "datasets",
-        "optuna",
-        "mlflow",
-        "accelerate",
-        "evaluate",
-    ),
-    *("jiwer", "numpy", "pyarrow", "soundfile", "soxr", "deepspeed"),
+    *("tune-whisper", "ray", "torch", "transformers", "datasets", "optuna", "mlflow", "accelerate"),
+    *("evaluate", "jiwer", "numpy", "pyarrow", "soundfile", "soxr", "deepspeed"),
 )
 
 

@@ -16,14 +16,8 @@ _HARMLESS = frozenset(
         *("endpoint_override", "endpoint", "endpoint_url", "scheme", "region", "retry_limit_seconds"),
         # databases
         *("host", "hostaddr", "port", "dbname", "database", "user", "username", "driver", "charset"),
-        *(
-            "collation",
-            "client_encoding",
-            "application_name",
-            "target_session_attrs",
-            "unix_socket",
-            "load_balance_hosts",
-        ),
+        *("collation", "client_encoding", "application_name"),
+        *("target_session_attrs", "unix_socket", "load_balance_hosts"),
         *("sslmode", "sslrootcert", "sslcert", "sslcrl", "sslsni", "ssl_ca", "ssl_cert", "ssl_disabled"),
         *("ssl_check_hostname", "ssl_verify_cert", "ssl_verify_identity", "ssl_mode", "channel_binding"),
         *("gssencmode", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),

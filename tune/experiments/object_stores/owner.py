@@ -42,8 +42,6 @@ class Owner:
         """Become the owner of an experiment that has none, or one whose heartbeat is `EXPIRES` seconds old.
 
         Args:
-            store: where experiments are kept.
-            name: the experiment.
             take_over: also of one whose owner is alive.
 
         Raises:
