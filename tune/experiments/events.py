@@ -90,6 +90,8 @@ class Baseline:
     """What measuring took."""
     sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """Rates by the source of the clips, where there are several."""
+    trial_sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    """The same of `trial_rates`."""
     objective: str = "clips"
     """How the sources' rates make those that decide, here and of every run: as `TrainConfig.objective`."""
 

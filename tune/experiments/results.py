@@ -63,13 +63,13 @@ def sources_of(state: SearchState, run: Trial | None = None) -> dict[str, dict[s
 
     `run` is the one to export where none is given.
     """
-    best, held, base = run or state.best(), state.held_out, state.baseline
+    best, held = run or state.best(), state.held_out
     tested = held if held and best and held.run == best.trial_id else None
     found = {}
     for name, facts in state.data.sources.items():
         rates = {
             "": best.best_sources if best else {},
-            "baseline_": base.sources,
+            "baseline_": state.base_sources_for(best),
             "test_": tested.sources if tested else {},
             "baseline_test_": tested.baseline_sources if tested else {},
         }

@@ -142,6 +142,11 @@ class SearchState:
         """The same as this run was measured."""
         return self.trial_base_rates if run.trial_id in self.records else self.base_rates
 
+    def base_sources_for(self, run: Trial | None) -> dict[str, dict[str, float]]:
+        """The same by source."""
+        as_trials = run is not None and run.trial_id in self.records and self.baseline.trial_rates
+        return self.baseline.trial_sources if as_trials else self.baseline.sources
+
     @property
     def runs(self) -> list[Trial]:
         return [*self.records.all(), *self.repeats.all(), *self.averages.all()]

@@ -60,14 +60,16 @@ def measure_baseline(session: Session) -> Baseline:
         part = enough_clips(found.utterances)
     if found.utterances is not None:
         (session.plan.folder / BASELINE_CLIPS_FILE).write_text(found.utterances.to_json(), encoding="utf-8")
+    trials = _as_trials(session, part)
     return Baseline(
         rates=finite(found.rates),
-        trial_rates=_rates_of_trials(session, part),
+        trial_rates=finite(trials.rates) if trials else {},
         trial_clips=part,
         window_problem=problem,
         learning_rate=usual,
         seconds=time.time() - began,
         sources=found.sources,
+        trial_sources=trials.sources if trials else {},
         objective=base.objective,
     )
 
@@ -111,8 +113,8 @@ def _choose_window(session: Session, whole: Evaluation | None) -> str:
     return problem
 
 
-def _rates_of_trials(session: Session, part: int | None) -> dict[str, float]:
-    """The base model's, with which trials are compared at their rungs; none where they are measured as `rates` were.
+def _as_trials(session: Session, part: int | None) -> Evaluation | None:
+    """The base model, with which trials are compared at their rungs; None where they are measured as it was.
 
     Args:
         part: validation clips that trials measure; None for all.
@@ -120,10 +122,10 @@ def _rates_of_trials(session: Session, part: int | None) -> dict[str, float]:
     base, (full, frames) = session.plan.base, _frames(session)
     whole = session.plan.whole_window_trials or (frames == full and not varies(base))
     if part is None and (whole or not base.full_window_evaluation):
-        return {}
+        return None
     clips = part and chosen_clips(session.data.splits["validation"].origins.sources, part, base.data_seed)
     measured = base if whole else base.replace(full_window_evaluation=False)
-    return finite(measure_untouched(session, measured, clips=clips or None).rates)
+    return measure_untouched(session, measured, clips=clips or None)
 
 
 def _frames(session: Session) -> tuple[int, int]:

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 import soundfile
 from demo_clips import demo_clips
+from made_logs import MadeLog
 from make_data import write_manifest
 from processes import tune_whisper
 
 from tune.cli import main
+from tune.experiments.events import Data
+from tune.experiments.results import results_of
 
 LANGUAGES = {"north": "de", "east": "ja", "west": "en"}
 SIZES = {"train": 12, "validation": 4, "test": 4}
@@ -85,6 +88,24 @@ def test_each_source_is_in_the_log_in_results_in_mlflow_and_on_the_page(search: 
     assert {"wer/north", "cer/east", "baseline_wer/west", "test_wer/north"} <= keys
     params = {key for (key,) in database.execute("select distinct key from params")}
     assert "weight.north" in params
+
+
+def test_a_trial_is_beside_the_base_model_as_trials_are_measured(tmp_path: Path) -> None:
+    """Each source's own, too: once beside that of all clips in the whole window."""
+    facts = {"language": ["de"], "task": [], "weight": 1.0, "clips": {"validation": 10}}
+    rates = {"wer": 60.0, "cer": 20.0, "loss": 1.0, "clips": 200.0}
+    made = MadeLog(
+        tmp_path / "made",
+        data=Data(sources={"north": facts}),
+        sources={"north": {"wer": 60.0}},
+        trial_rates={**rates, "wer": 75.0},
+        trial_sources={"north": {"wer": 75.0}},
+    )
+    made.session()
+    made.trial("001", 50.0, 30.0, 20.0)
+    (line,) = results_of(made.saved.folder, made.saved.state)["sources"].values()
+    made.close()
+    assert line["baseline_wer"] == 75.0
 
 
 @pytest.mark.slow
