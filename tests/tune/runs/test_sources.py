@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import soundfile
 from demo_clips import demo_clips
-from made_logs import MadeLog
+from made_experiments import MadeLog
 from make_data import write_manifest
 from processes import tune_whisper
 
 from tune.cli import main
-from tune.experiments.events import Data
+from tune.experiments.events import Baseline, Data
 from tune.experiments.results import results_of
 
 LANGUAGES = {"north": "de", "east": "ja", "west": "en"}
@@ -94,13 +94,13 @@ def test_a_trial_is_beside_the_base_model_as_trials_are_measured(tmp_path: Path)
     """Each source's own, too: once beside that of all clips in the whole window."""
     facts = {"language": ["de"], "task": [], "weight": 1.0, "clips": {"validation": 10}}
     rates = {"wer": 60.0, "cer": 20.0, "loss": 1.0, "clips": 200.0}
-    made = MadeLog(
-        tmp_path / "made",
-        data=Data(sources={"north": facts}),
+    base = Baseline(
+        rates=rates,
         sources={"north": {"wer": 60.0}},
         trial_rates={**rates, "wer": 75.0},
         trial_sources={"north": {"wer": 75.0}},
     )
+    made = MadeLog(tmp_path / "made", data=Data(sources={"north": facts}), baseline=base)
     made.session()
     made.trial("001", 50.0, 30.0, 20.0)
     (line,) = results_of(made.saved.folder, made.saved.state)["sources"].values()
