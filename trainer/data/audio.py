@@ -402,10 +402,13 @@ def _decoder(source: str | bytes | Path) -> Iterator[_Sndfile | _Ffmpeg]:
 
 
 def _other_file(source: str | bytes | Path) -> str:
-    """What is there in place of a missing file: one of its name with another suffix, beside it or a folder away."""
+    """What is there in place of a missing file: one of its name, of any suffix, beside it or a folder away."""
     missing = Path(os.fsdecode(source))
     other = _files_near(missing.parent).get(missing.stem)
-    return f", but {os.path.relpath(other, missing.parent.parent)} is there" if other else ""
+    if other is None:
+        return ""
+    there = f", but {os.path.relpath(other, missing.parent.parent)} is there"
+    return there if other.suffix == missing.suffix else f"{there}: correct the names in the table"
 
 
 @functools.lru_cache(maxsize=32)
@@ -414,7 +417,7 @@ def _files_near(folder: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     with contextlib.suppress(OSError):
         beside = sorted(path for path in folder.parent.iterdir() if path.is_dir())[:_FOLDERS]
-        for near in (folder, *beside):
+        for near in (folder, *beside, folder.parent):
             for path in sorted(near.iterdir()) if near.is_dir() else ():
                 if path.suffix.lower() in AUDIO_SUFFIXES:
                     files.setdefault(path.stem, path)

@@ -116,8 +116,9 @@ def check_drops(config: TrainConfig, drops: Sequence[Drop], *, total: int, windo
 
 def _first(drops: Sequence[Drop]) -> str:
     """The first clip that was dropped, why, and where to look if its file is missing."""
-    text = f"{shown(drops[0].name)}: {drops[0].detail}"
-    missing = drops[0].detail.startswith("file not found")
+    detail = drops[0].detail
+    text = f"{shown(drops[0].name)}: {detail}"
+    missing = detail.startswith("file not found") and not detail.endswith("names in the table")
     return f"{text}; audio_dir=FOLDER says where files are" if missing else text
 
 

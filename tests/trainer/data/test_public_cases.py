@@ -333,7 +333,22 @@ DROPPED = {
             {"x.csv": "audio,text\nwav/a.wav,one\nwav/b.wav,two\n"},
             sounds={"mp3/a.mp3": 0.5, "mp3/b.mp3": 0.6},
         ),
-        r"wav/.\.wav: file not found, but mp3/.\.mp3 is there; audio_dir=FOLDER says where files are",
+        r"wav/.\.wav: file not found, but mp3/.\.mp3 is there: correct the names in the table\)",
+    ),
+    "27 another suffix in the folder that is named": (
+        Case(
+            {"x.csv": "audio,text\nwav/a.wav,one\nwav/b.wav,two\n"},
+            sounds={"mp3/a.mp3": 0.5, "mp3/b.mp3": 0.6},
+            settings={"audio_dir": "{folder}/mp3"},
+        ),
+        r"wav/.\.wav: file not found, but .\.mp3 is there: correct the names in the table\)",
+    ),
+    "27 another folder": (
+        Case(
+            {"x.csv": "audio,text\nwav/a.wav,one\nwav/b.wav,two\n"},
+            sounds={"sounds/a.wav": 0.5, "sounds/b.wav": 0.6},
+        ),
+        r"wav/.\.wav: file not found, but sounds/.\.wav is there; audio_dir=FOLDER says where files are",
     ),
     "17 milliseconds": (
         Case({"x.csv": TIMES.format("start", "end", 3000, 5500, 0, 2500)}, sounds=SHOWS),
