@@ -81,7 +81,7 @@ def search(data: str, seed: int, model: Path, table: Path, work: Path) -> dict[s
     return {
         "seconds": results["seconds"],
         "baseline": results["baseline"],
-        "best": results["best"],
+        "best": {key: value for key, value in results["best"].items() if key != "checkpoint"},
         "trials": [
             {key: trial[key] for key in ("trial_id", "status", "config", "evaluations")}
             for trial in results["trials"]
