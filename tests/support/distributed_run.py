@@ -1,8 +1,7 @@
 """What each worker of a distributed training runs in the tests; see `processes.run_workers`.
 
-The folder holds `config.json`, `most-bytes` where the loss is to make so few scores at once, `most-clips-1` where
-worker 1 is to have memory for so few clips, and `ends-after` where the training is asked to end after a step; results
-go there.
+The folder holds `config.json`, `most-clips-1` where worker 1 is to have memory for so few clips, and `ends-after`
+where the training is asked to end after a step; results go there.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import os
 import random
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,8 +26,7 @@ from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from trainer.data.streaming.stream import StreamedClip
 from trainer.train import make_trainer
-from trainer.training import loss
-from trainer.training.distributed import leave_group, scratch_folder
+from trainer.training.distributed import leave_group
 from trainer.training.report import Report
 from trainer.training.saving import ReportingStore
 from trainer.training.streamed import StreamedSplit
@@ -81,15 +78,6 @@ def _write_down(path: Path) -> None:
         return found
 
     StreamedSplit._take = taken  # type: ignore[method-assign]
-
-
-def share_scratch(config: TrainConfig, folder: Path) -> None:
-    """The first process leaves the shared folder at once, the second still reads there a second later."""
-    torch.distributed.init_process_group("gloo")
-    with scratch_folder(config) as scratch:
-        if os.environ["RANK"] != "0":
-            time.sleep(1.0)
-        list(scratch.iterdir())
 
 
 class Draws(TrainerCallback):
@@ -156,11 +144,8 @@ def act(action: str, target: Path) -> None:
     """Do one of them in this process."""
     settings = TrainConfig.from_dict(json.loads((target / "config.json").read_text()))
     torch.set_num_threads(1)
-    if (target / "most-bytes").exists():
-        loss.MOST_BYTES = int((target / "most-bytes").read_text())
     actions = {
         "train": whole_training,
-        "scratch": share_scratch,
         "draw": draw,
         "samples": list_samples,
     }

@@ -10,18 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from trainer.config import TrainConfig
 from trainer.train import plan_batches
 from trainer.training.batches import BatchPlan, PlannedBatches, evaluation_batches, plan_points
 
 
-def plan(
-    batch: int, accumulation: int, points: tuple[int, ...] = (48, 144, 432), clips: int = 100
-) -> BatchPlan:
-    return BatchPlan(n_clips=clips, batch_size=batch, accumulation=accumulation, points=points, seed=3)
+def plan(batch: int, accumulation: int, points: tuple[int, ...] = (48, 144, 432)) -> BatchPlan:
+    return BatchPlan(n_clips=100, batch_size=batch, accumulation=accumulation, points=points, seed=3)
 
 
 def micro_batches(made: BatchPlan, worker: int = 0) -> Iterator[list[int]]:
@@ -29,22 +25,15 @@ def micro_batches(made: BatchPlan, worker: int = 0) -> Iterator[list[int]]:
     return ([each.clip for each in clips] for clips in made.passes(worker))
 
 
-@pytest.mark.parametrize(
-    ("batch", "accumulation"), [(4, 1), (8, 4), (7, 3), (16, 4), (1, 1), (5, 1), (64, 8)]
-)
-def test_every_batch_size_lands_exactly_on_every_point(batch: int, accumulation: int) -> None:
+@pytest.mark.parametrize(("batch", "accumulation"), [(8, 4), (7, 3), (1, 16), (16, 1), (64, 8)])
+def test_every_batch_size_lands_on_every_point_and_covers_epochs_without_repeats(
+    batch: int, accumulation: int
+) -> None:
     made = plan(batch, accumulation)
     seen = [made.samples_seen(step) for step in range(made.n_steps + 1)]
-    assert set(made.points) <= set(seen)
     assert [point for step, point in enumerate(seen) if made.is_point(step)] == list(made.points)
     sizes = [after - before for before, after in itertools.pairwise(seen)]
-    assert max(sizes) <= batch * accumulation
-    assert min(sizes) >= 1
-
-
-@pytest.mark.parametrize(("batch", "accumulation"), [(8, 4), (7, 3), (1, 16), (16, 1)])
-def test_micro_batches_cover_epochs_without_repeats(batch: int, accumulation: int) -> None:
-    made = plan(batch, accumulation)
+    assert min(sizes) >= 1 and max(sizes) <= batch * accumulation
     chunks = list(micro_batches(made))
     assert len(chunks) == made.n_steps * accumulation
     assert max(map(len, chunks)) <= batch
@@ -60,13 +49,13 @@ def test_order_does_not_depend_on_the_batch_size_but_on_the_seed() -> None:
         [clip for chunk in micro_batches(plan(*sizes)) for clip in chunk] for sizes in [(4, 1), (16, 4)]
     ]
     assert streams[0] == streams[1]
-    other = BatchPlan(n_clips=100, batch_size=4, accumulation=1, points=(48,), seed=4)
+    other = dataclasses.replace(plan(4, 1, (48,)), seed=4)
     assert [clip for chunk in micro_batches(other) for clip in chunk] != streams[0][:48]
 
 
-@pytest.mark.parametrize("max_steps", [1, 2, 3, 7, 50])
-@pytest.mark.parametrize(("batch", "accumulation"), [(8, 1), (7, 3), (16, 4), (1, 2)])
-@pytest.mark.parametrize("rungs", [(14, 42, 128), (5, 15, 45, 135), (64, 192), None])
+@pytest.mark.parametrize("max_steps", [1, 7, 50])
+@pytest.mark.parametrize(("batch", "accumulation"), [(8, 1), (7, 3), (1, 2)])
+@pytest.mark.parametrize("rungs", [(14, 42, 128), (64, 192), None])
 def test_a_budget_in_steps_is_kept_to_the_step(
     max_steps: int, batch: int, accumulation: int, rungs: tuple[int, ...] | None
 ) -> None:
@@ -95,12 +84,8 @@ def test_points_of_a_run_and_of_a_search() -> None:
 
 @pytest.mark.parametrize(("batch", "accumulation", "workers"), [(4, 1, 4), (3, 3, 2), (1, 4, 3)])
 def test_workers_share_every_step(batch: int, accumulation: int, workers: int) -> None:
-    alone = BatchPlan(
-        n_clips=100, batch_size=batch * workers, accumulation=accumulation, points=(48, 144), seed=3
-    )
-    shared = BatchPlan(
-        n_clips=100, batch_size=batch, accumulation=accumulation, points=(48, 144), seed=3, workers=workers
-    )
+    alone = plan(batch * workers, accumulation)
+    shared = dataclasses.replace(plan(batch, accumulation), workers=workers)
     assert shared.boundaries.tolist() == alone.boundaries.tolist()
 
     def steps(made: BatchPlan, worker: int = 0) -> list[list[list[int]]]:
@@ -189,34 +174,19 @@ def test_clips_know_their_epoch_and_lengths_may_differ_by_it() -> None:
     assert sorted(seen) == sorted((each.epoch, each.clip) for step in grouped.passes() for each in step)
 
 
-@given(
-    weights=st.lists(st.floats(0, 3).map(lambda weight: round(weight, 2)), min_size=2, max_size=3).filter(
-        any
-    ),
-    clips=st.integers(1, 40),
-    batch=st.integers(1, 9),
-    workers=st.integers(1, 2),
-)
-def test_a_weight_is_how_often_a_clip_comes(
-    weights: list[float], clips: int, batch: int, workers: int
-) -> None:
+@pytest.mark.parametrize("weights", [(1.0, 0.25), (0.0, 2.0, 1.37), (3.0, 1.0)])
+@pytest.mark.parametrize(("clips", "batch"), [(2, 1), (13, 4), (40, 9)])
+def test_a_weight_is_how_often_a_clip_comes(weights: tuple[float, ...], clips: int, batch: int) -> None:
     of_clips = np.repeat(weights, clips)
     epoch = float(of_clips.sum())
-    assume(epoch >= 2)
     made = BatchPlan(
-        n_clips=len(of_clips),
-        batch_size=batch,
-        accumulation=2,
-        points=(30, round(30 * epoch)),
-        seed=5,
-        workers=workers,
-        weights=of_clips,
-        epoch_samples=epoch,
+        **{"n_clips": len(of_clips), "batch_size": batch, "accumulation": 2, "seed": 5, "workers": 2},
+        **{"points": (30, round(30 * epoch)), "weights": of_clips, "epoch_samples": epoch},
     )
-    passes = [list(made.passes(worker)) for worker in range(workers)]
+    passes = [list(made.passes(worker)) for worker in range(2)]
     draws = [each for some in passes for one in some for each in one]
     assert len(draws) == made.points[-1] == made.samples_seen(made.n_steps), "what is planned is what comes"
-    assert passes == [list(made.passes(worker)) for worker in range(workers)], "by seed alone"
+    assert passes == [list(made.passes(worker)) for worker in range(2)], "by seed alone"
     assert len({(each.epoch, each.clip) for each in draws}) == len(draws), "each draw is changed otherwise"
     counts = np.bincount([each.clip for each in draws], minlength=len(of_clips)).reshape(len(weights), clips)
     for weight, of_source in zip(weights, counts, strict=True):

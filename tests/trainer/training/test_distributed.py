@@ -47,12 +47,6 @@ def test_each_worker_draws_random_numbers_of_its_own(small_config: TrainConfig, 
     assert repeat["numbers"][0] != second["numbers"][0]
 
 
-def test_the_shared_folder_stays_until_the_last_process_leaves_it(
-    small_config: TrainConfig, tmp_path: Path
-) -> None:
-    run_workers("scratch", small_config.replace(workers=2), tmp_path)
-
-
 @pytest.fixture(scope="module")
 def one_worker(
     small_config: TrainConfig, tmp_path_factory: pytest.TempPathFactory

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from processes import run_workers
 from test_training import first_gradient
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.config import TrainConfig
-from trainer.deepspeed import PACKAGED
 from trainer.training import loss
 from trainer.training.loss import IGNORED
 
@@ -69,16 +66,6 @@ def test_it_is_pytorchs_own(smoothing: float, low: bool) -> None:
         assert (one - other).norm() <= (1e-2 if low else 1e-5) * other.norm()
 
 
-def test_a_batch_without_labels() -> None:
-    states, weight = torch.randn(1, 4, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
-    nothing = torch.full((1, 4), IGNORED), torch.empty(0, dtype=torch.long)
-    total = loss.projected_cross_entropy(states, weight, *nothing)
-    total.backward()
-    assert total == 0
-    assert states.grad is not None and not states.grad.any()
-    assert weight.grad is not None and not weight.grad.any()
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -114,24 +101,3 @@ def test_a_step_never_has_all_scores(small_config: TrainConfig, tmp_path: Path) 
         first_gradient(config, 8, 2, tmp_path)
     assert whole.bytes > 4 * BYTES
     assert cut.bytes <= BYTES
-
-
-@pytest.mark.slow
-@pytest.mark.occasional
-def test_deepspeed_learns_the_same(small_config: TrainConfig, tmp_path: Path) -> None:
-    """It keeps its gradients to itself, and weights in parts."""
-    config = small_config.replace(
-        **{"max_train_clips": 16, "epochs": 1.0, "max_grad_norm": 0.0, "evaluations": 1},
-        **{"train_batch_size": 4, "workers": 2, "deepspeed": PACKAGED[0]},
-    )
-    found = []
-    for name in ("whole", "cut"):
-        folder = tmp_path / name
-        folder.mkdir()
-        if name == "cut":
-            (folder / "most-bytes").write_text(str(BYTES))
-        run_workers("train", config, folder)
-        found.append(json.loads((folder / "rows-0.json").read_text())["rows"])
-    for row, other in zip(*found, strict=True):
-        for key in {"loss", "eval_loss"} & row.keys():
-            assert row[key] == pytest.approx(other[key], rel=1e-4), key

@@ -14,8 +14,7 @@ from trainer.config import TrainConfig
 from trainer.errors import DiskFullError
 from trainer.manifest import seal
 from trainer.training import saving
-from trainer.training.report import Decision, Kept, ignore
-from trainer.training.saving import ReportingStore
+from trainer.training.report import Decision, Kept
 
 
 class KeptFolders:
@@ -111,16 +110,3 @@ def test_what_a_killed_process_left_of_a_save_takes_no_room_from_the_next(
     (kept.begin(8, 2) / "half").write_text("x")
     train(config, store=kept)
     assert not (kept.saved[2] / "half").exists()
-
-
-@pytest.mark.parametrize("keep", [True, False])
-def test_what_other_nodes_wrote_for_a_report_is_known_or_gone_there(keep: bool, tmp_path: Path) -> None:
-    """`complete` is called in the first process alone."""
-    other = ReportingStore(ignore, tmp_path, keep=keep)
-    folders = []
-    for step in (2, 4):
-        folders.append(other.begin(8 * step, step))
-        folders[-1].mkdir()
-        other.hand_over(folders[-1])
-    assert [folder.exists() for folder in folders] == [keep, True]
-    assert other.checkpoints == (dict(zip((2, 4), folders, strict=True)) if keep else {})
