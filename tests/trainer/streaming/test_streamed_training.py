@@ -38,12 +38,12 @@ def config(small_config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def run(
-    config: TrainConfig, folder: Path, resume: str | None = None
+    config: TrainConfig, folder: Path, resume: Path | None = None
 ) -> tuple[list[dict[str, Any]], list[list[str]]]:
     """What a training in processes of its own reported, and the clips of each in their order."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     if resume is not None:
-        (folder / "resume.json").write_text(json.dumps(resume))
+        (folder / "resume.json").write_text(json.dumps(str(resume)))
     run_workers("train", config, folder)
     rows = json.loads((folder / "rows-0.json").read_text())["rows"]
     names = ("step", "loss", "grad_norm", "wer", "eval_loss", "samples_seen")
@@ -51,20 +51,16 @@ def run(
     return found, [(folder / f"stream-{rank}").read_text().splitlines() for rank in range(config.workers)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_goes_on_with_the_same_clip(config: TrainConfig, tmp_path: Path, workers: int) -> None:
-    """Every loss, every evaluation and every clip is that of the unbroken training."""
-    config = config.replace(
-        workers=workers, gradient_accumulation_steps=2 // workers, log_every_seconds=3600 * (workers - 1)
-    )
+def test_goes_on_with_the_same_clips(config: TrainConfig, tmp_path: Path) -> None:
+    """Every evaluation, and every clip of both workers, is that of the unbroken training."""
+    config = config.replace(workers=2, gradient_accumulation_steps=1, log_every_seconds=3600.0)
     rows, clips = run(config, tmp_path / "unbroken")
-    resumed, rest = run(config, tmp_path / "resumed", str(tmp_path / "unbroken" / "kept-6"))
+    resumed, rest = run(config, tmp_path / "resumed", tmp_path / "unbroken" / "kept-6")
     assert resumed == [row for row in rows if row["step"] > 6]
     for all_clips, last in zip(clips, rest, strict=True):
-        assert len(all_clips) == 48 // workers
-        assert last == all_clips[24 // workers :]
-    if workers == 2:
-        assert not set(clips[0][:20]) & set(clips[1][:20])
+        assert len(all_clips) == 24
+        assert last == all_clips[12:]
+    assert not set(clips[0][:20]) & set(clips[1][:20])
 
 
 def test_a_loading_process_reads_the_same(config: TrainConfig) -> None:
