@@ -31,6 +31,7 @@ def freeze(where: str, folder: Path) -> None:
     def stopped(*args: Any, **kwargs: Any) -> Any:
         if (folder / "first").exists() and not (folder / "there").exists():
             if where == "writing":
+                args[1].mkdir(parents=True, exist_ok=True)
                 torch.save({"half": torch.zeros(1000)}, args[1] / "model.safetensors")
             (folder / "there").touch()
             while not (folder / "go").exists():
