@@ -20,7 +20,7 @@ from trainer.data.clips import load_clips
 from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
 from tune.experiments.experiment import Experiment
-from tune.experiments.folder import ExperimentFolder
+from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 
 RATE = 16_000
 CLIPS = 40
@@ -47,6 +47,7 @@ class Search:
         shutil.copytree(DEMO_MODEL, made.path / "trials" / "001" / "checkpoint_3200", dirs_exist_ok=True)
         self.made = made.path
         self.splits = self.load()
+        self.log = (self.made / EVENTS_FILE).read_bytes()
 
     @property
     def table(self) -> Path:
@@ -92,8 +93,9 @@ def made(tmp_path_factory: pytest.TempPathFactory, feature_cache: Path) -> Searc
 
 @pytest.fixture
 def search(made: Search) -> Search:
-    """With the table that it was made on."""
+    """With the table that it was made on, and the log that it had."""
     made.write(made.rows[:CLIPS])
+    (made.made / EVENTS_FILE).write_bytes(made.log)
     return made
 
 

@@ -106,10 +106,9 @@ def test_how_it_ended(
     log.session(trials=max(1, len(trials)) + cut)
     for number, wers in enumerate(trials, start=1):
         log.trial(f"{number:03d}", *wers, status=None if wers else "failed")
-    over = {name: ended[name] for name in ("reason", "text") if name in ended}
     if not cut:
-        log.append(TrialsOver(**over))
-    log.finish(ended.get("status", "completed"), **over)
+        log.append(TrialsOver(**{name: ended[name] for name in ("reason", "text") if name in ended}))
+    log.finish(ended.get("status", "completed"))
     line = of(tmp_path)["x"]
     assert line.state == state
     assert note in (line.note or "")
