@@ -23,13 +23,24 @@ from trainer.languages import resolve_language
 BUDGETS = ("epochs", "max_steps", "max_samples", "max_hours")
 """Settings of which one says how long a training is."""
 _NOT_STREAMED = (
-    *("splits", "max_train_clips", "source_weights", "language_column", "task_column", "pack_seconds"),
+    "splits",
+    "max_train_clips",
+    "source_weights",
+    "language_column",
+    "task_column",
+    "pack_seconds",
 )
 SOUNDS = ("noise_dir", "impulse_dir")
 """Settings that name folders of audio that training clips are mixed with."""
 #: Settings that decide which clip is in which split.
 SPLIT_SETTINGS = (
-    *("train_split", "validation_split", "test_split", "validation_share", "data_seed", "split_by", "splits"),
+    "train_split",
+    "validation_split",
+    "test_split",
+    "validation_share",
+    "data_seed",
+    "split_by",
+    "splits",
 )
 
 #: Settings that say how rows become clips.

@@ -161,10 +161,10 @@ def _source(name: str, name_node: yaml.Node, node: yaml.Node, folder: Path, prob
             hint = (
                 f"did you mean {near}?" if near else f"a source has {', '.join((*SOURCE_SETTINGS, WEIGHT))}"
             )
-            told = f"unknown setting {key!r}; {hint}"
+            problem = f"unknown setting {key!r}; {hint}"
             if key in TrainConfig.__dataclass_fields__:
-                told = f"{key} holds for all sources; give it by --set {key}=..."
-            problems.add(key_node, f"{where}{told}")
+                problem = f"{key} holds for all sources; give it by --set {key}=..."
+            problems.add(key_node, f"{where}{problem}")
     data = settings.get("data")
     if "data" not in {key.value for key, _ in node.value}:
         problems.add(name_node, f"{where}data is missing; add data: and a path or a hub data set")

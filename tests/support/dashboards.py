@@ -15,7 +15,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def dashboard(token: str, *, ray: str | None = None, tls: ssl.SSLContext | None = None) -> Iterator[int]:
-    """The port of one that tells of a version of Ray, by default of ours."""
+    """The port of one that reports a version of Ray, by default ours."""
     version = {"version": "4", "ray_version": ray or importlib.metadata.version("ray"), "ray_commit": ""}
     answers: dict[str, Any] = {
         "/api/version": version,

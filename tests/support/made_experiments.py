@@ -163,8 +163,8 @@ class MadeLog:
     def end(self, trial: str, status: Any = "completed", error: str | None = None) -> None:
         """It ends."""
         run = self.log.state.run(trial)
-        told = {"error": error, "samples_seen": run.samples_seen, "epoch": run.epoch}
-        self.append(TrialEnded(trial_id=trial, status=status, **told))
+        seen, epoch = run.samples_seen, run.epoch
+        self.append(TrialEnded(trial_id=trial, status=status, error=error, samples_seen=seen, epoch=epoch))
 
     def trial(self, trial: str, *wers: float, status: Any = None, **config: Any) -> None:
         """A whole trial: completed with a WER at each rung, else stopped early at the last one."""

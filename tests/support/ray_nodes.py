@@ -21,7 +21,7 @@ import pytest
 from processes import family, free_port, ray_command
 
 HIDDEN_GPUS = ",".join(str(number) for number in range(100, 116))
-"""`CUDA_VISIBLE_DEVICES` for a Ray that is told of GPUs: it takes at most as many as it names; CUDA finds none."""
+"""`CUDA_VISIBLE_DEVICES` for a Ray that was given GPUs: it takes at most as many as it names; CUDA finds none."""
 
 
 def need_namespaces() -> None:
@@ -75,7 +75,7 @@ class Nodes:
                 self.kill(self.nodes.pop())
 
     def _wait_for_dashboard(self) -> None:
-        """Until it tells of the node, or wants a token."""
+        """Until it lists the node, or wants a token."""
         found: object = None
         for _ in range(120):
             try:

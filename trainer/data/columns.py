@@ -276,21 +276,25 @@ def row_origins(config: TrainConfig, table: Table, origin: Origin) -> Callable[[
     shared: dict[tuple[str, ...], Origin] = {}
 
     def of_row(row: int) -> Origin:
-        own: dict[str, Any] = {field: _own_value(table, row, field, name) for field, name in asked.items()}
-        return shared.setdefault(tuple(own.values()), dataclasses.replace(origin, **own))
+        cells = tuple(cell_text(table.columns[name][row]) for name in asked.values())
+        if cells not in shared:
+            own: dict[str, Any] = {
+                field: _own_value(field, cell, f"{table.location(row)}: column {name}")
+                for (field, name), cell in zip(asked.items(), cells, strict=True)
+            }
+            shared[cells] = dataclasses.replace(origin, **own)
+        return shared[cells]
 
     return of_row if asked else lambda row: origin
 
 
-def _own_value(table: Table, row: int, field: str, column: str) -> str:
-    cell = cell_text(table.columns[column][row])
+def _own_value(field: str, cell: str, where: str) -> str:
     if field == "language":
         value, known = language_code(cell), "no language that Whisper knows"
     else:
         value, known = named([cell.lower()], _TASKS), f"none of {', '.join(_TASKS)}"
     if not cell or value is None:
         raise DataError(
-            f"{table.location(row)}: column {column} has {shown(cell)!r}, {known}; correct it, or leave the row out "
-            "with row_filter"
+            f"{where} has {shown(cell)!r}, {known}; correct it, or leave the row out with row_filter"
         )
     return value

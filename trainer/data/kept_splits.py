@@ -105,7 +105,7 @@ class KeptSplits:
         return np.where(keys == 0, np.uint8(0), bits)
 
     def trained_on(self, clips: Sequence[Clip]) -> np.ndarray:
-        """bool: which were trained on, by file and text; of those that are in two splits, only the audio tells."""
+        """bool: which were trained on, by file and text; of clips in two splits only the audio says it."""
         trained_on: np.ndarray = self.roles("pair", _keys(clips)["pair"]) == _TRAIN
         return trained_on
 

@@ -173,15 +173,17 @@ class ProgressReader(threading.Thread):
         while self.error is None and not self._done.is_set():
             try:
                 ray.get(self._channel.wait.remote(1.0))
-            except Exception as error:  # noqa: BLE001 - Ray's own, or any other where Ray was ended; raised as below
+            except Exception as error:  # noqa: BLE001 - Ray raises plain Exceptions too; whoever ends the trials raises it
                 self.error = error
                 return
             self.fetch()
 
     def stop(self) -> None:
         """Fetch what is left and end the thread."""
+        import ray
+
         self._done.set()
-        with contextlib.suppress(Exception):  # Ray was ended: then the thread does not wait any more
+        if ray.is_initialized():  # else the thread does not wait any more, and a call would start another Ray
             self._channel.wake.remote()
         self.join()
         self.fetch()
@@ -199,5 +201,5 @@ class ProgressReader(threading.Thread):
                     if number is not None:
                         self._channel.answer.remote(number, answer)
                 self._fetched()
-            except Exception as error:  # noqa: BLE001 - raised by whoever ends the trials for it
+            except Exception as error:  # noqa: BLE001 - of `receive` too; whoever ends the trials raises it
                 self.error = error

@@ -373,10 +373,8 @@ def _fold(event: Event, state: SearchState, now: float) -> None:
     match event:
         case SessionStarted():
             _begin(event, state, now)
-        case TrialProposed(trial_id=name) if name not in (records := state._by_role[role_of(name)]):
-            records.add(Trial(name, event.config, event.effective_batch, members=event.members))
-            if records is not state.averages:
-                _forget(state, *_JUDGED)
+        case TrialProposed():
+            _propose(event, state)
         case TrialsOver(final_round=final):
             setattr(state, "cut" if final else "over", event)
         case TrialStarted() | Evaluated() | CheckpointSaved() | TrialRecovered() | TrialEnded():
@@ -435,6 +433,14 @@ def _begin(event: SessionStarted, state: SearchState, now: float) -> None:
     if state.over is not None and state.over.reason == "plateau":
         state.plateau_since = state.last_event_time
     state.session, state.options, state.over, state.cut = event, event.options, None, None
+
+
+def _propose(event: TrialProposed, state: SearchState) -> None:
+    records = state._by_role[role_of(event.trial_id)]
+    if event.trial_id not in records:
+        records.add(Trial(event.trial_id, event.config, event.effective_batch, members=event.members))
+        if records is not state.averages:
+            _forget(state, *_JUDGED)
 
 
 def _end(run: Trial, state: SearchState, status: Outcome, now: float) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from trainer.conversion.check import Checker, FormatCheck
     from trainer.conversion.formats import Decoding
 
+_FAILURES = (UserError, OSError, RuntimeError, ValueError)
+"""What converters, runtimes and audio readers raise; none of it costs the finished model or the other formats."""
 _README = Path(__file__).with_name("format_readme.md.jinja")
 
 
@@ -49,11 +51,9 @@ def add_formats(
     if not targets:
         return outcome
     with console.status("reading clips ...") as status:
-        # Converters, runtimes and audio readers raise what they like, with no base in common: RuntimeError, OSError,
-        # classes of their own. None of it may cost the model, which is finished, or the other formats.
         try:
             checker = _checker(folder, config, console, status) if config is not None else None
-        except Exception as error:  # noqa: BLE001 - told with its cause
+        except _FAILURES as error:
             names = ", ".join(target.name for target in targets)
             outcome.problems.append(f"{names}: not made, for they could not be checked: {_cause(error)}")
             return outcome
@@ -61,7 +61,7 @@ def add_formats(
             say(console, f"converting to {target.name} ({target.quantization})")
             try:
                 _add(folder, target, checker, outcome)
-            except Exception as error:  # noqa: BLE001 - told with its cause
+            except _FAILURES as error:
                 outcome.problems.append(f"{target.name}: could not be made: {_cause(error)}")
     return outcome
 

@@ -24,7 +24,7 @@ def state_text(analysis: Analysis) -> str:
         text += f" ({state.end.text})"
     if analysis.stage in ("running", "unfinished") and state.last_event_time:
         last = datetime.datetime.fromtimestamp(state.last_event_time).astimezone()
-        text += f", last heard of at {last:%H:%M on %Y-%m-%d}"
+        text += f", last event at {last:%H:%M on %Y-%m-%d}"
     return text
 
 

@@ -323,10 +323,10 @@ class SearchCallback(Listener, ray.tune.Callback):
             )
         )
         self._tidy(record, over, ended=True)
-        stop = record.stop
-        if stop is not None:
-            word = "stopped early" if outcome == "early_stopped" else "diverged"
+        words = {"early_stopped": "stopped early", "diverged": "diverged"}
+        if record.stop is not None and outcome in words:
             self.display.event(
-                f"[yellow]trial {record.trial_id} {word}[/] at epoch {record.epoch:.2f}: {escape(stop.describe())}"
+                f"[yellow]trial {record.trial_id} {words[outcome]}[/] at epoch {record.epoch:.2f}: "
+                f"{escape(record.stop.describe())}"
             )
-        self.display.tell()
+        self.display.print_progress()

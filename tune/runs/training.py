@@ -108,7 +108,7 @@ class TrainingWatch(Listener):
         self.display.event(f"epoch {record.epoch:.2f}: WER {record.value:.2f} %{best}")
         self.display.update()
         if not metrics["finished"]:
-            self.display.tell()
+            self.display.print_progress()
         return decision
 
 

@@ -38,9 +38,9 @@ class TrainDisplay(LiveDisplay):
     ) -> None:
         super().__init__(console, trouble)
         self._record, self._budget, self._baseline = record, budget, baseline
-        self._told = self._started
+        self._last_printed = self._started
         self._first: tuple[float, int] | None = None
-        """When the workers were first heard of, and the samples that had been seen by then."""
+        """When the workers first reported, and the samples seen by then."""
 
     def restart(self) -> None:
         """Forget the pace: the workers start anew."""
@@ -50,12 +50,12 @@ class TrainDisplay(LiveDisplay):
         """The training has gone on."""
         if self._first is None:
             self._first = time.monotonic(), self._record.samples_now
-        if time.monotonic() - self._told >= _EVERY_SECONDS:
-            self.tell()
+        if time.monotonic() - self._last_printed >= _EVERY_SECONDS:
+            self.print_progress()
 
-    def tell(self) -> None:
-        super().tell()
-        self._told = time.monotonic()
+    def print_progress(self) -> None:
+        super().print_progress()
+        self._last_printed = time.monotonic()
 
     def parts(self) -> list[str]:
         """Where the training stands: epoch, loss, rates, time left."""

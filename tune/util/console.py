@@ -182,7 +182,7 @@ class LiveDisplay(abc.ABC):
         """What is live now; rich asks anew at each drawing."""
         return self._console.render_str(self.summary(), style="bold", markup=False, highlight=False)
 
-    def tell(self) -> None:
+    def print_progress(self) -> None:
         """Print the summary where nothing live shows it."""
         if self._live is None:
             self.event(escape(self.summary()))

@@ -246,7 +246,7 @@ class SearchMachine(RuleBasedStateMachine):
         records = state.repeats if self.final else state.records
         rules = NEVER_STOP if self.final else self.plan.space.scheduler
         judge = Judge(rules, RUNGS, records, 60.0)
-        display: Any = SimpleNamespace(event=lambda _: None, tell=lambda: None)
+        display: Any = SimpleNamespace(event=lambda _: None, print_progress=lambda: None)
         self.callback = SearchCallback(self.plan.base, self.experiment, records, judge, display)
         session: Any = SimpleNamespace(
             plan=self.plan, resources=RESOURCES, experiment=self.experiment, state=state

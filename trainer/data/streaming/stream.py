@@ -229,7 +229,7 @@ def open_stream(config: TrainConfig) -> tuple[dict[str, list[Table]], dict[str, 
 
 
 def look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]]) -> TrainStream:
-    """The training split, of which only rows with certain values are wanted, once some of its clips were heard."""
+    """The training split, of which only rows with certain values are wanted, once some of its clips were decoded."""
     rows = list(itertools.islice(shards.rows(range(len(shards))), SAMPLE))
     names = dict.fromkeys(name for row in rows for name in row)
     sounds = [name for name in names if any(isinstance(row.get(name), dict) for row in rows)]
@@ -247,20 +247,20 @@ def look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]]
             f"data={config.data!r}: columns {' and '.join(times)} say that rows are parts of recordings, which cannot "
             "be streamed; set segment_columns=null if they are not"
         )
-    select_parts([(table, range(len(rows)))], wanted)  # a column that is not there is told
+    select_parts([(table, range(len(rows)))], wanted)  # raises where a column is missing
     stream = TrainStream(config, shards, audio, text, wanted, 0, 0.0)
     clips = list(filter(None, map(stream._clip, rows)))
     check_tokens(config, [(clip.name, clip.text) for clip in clips])
     size = sum(len((row.get(name) or {}).get("bytes") or b"") for row in rows for name in sounds)
-    heard = [
+    decoded = [
         one if isinstance(one, AudioError) else len(one.samples) / SAMPLE_RATE
         for _, one in decode_each(clip.audio(config) for clip in clips)
     ]
-    seconds = [one for one in heard if isinstance(one, float)]
+    seconds = [one for one in decoded if isinstance(one, float)]
     if clips and not seconds:
         raise DataError(
-            f"data={config.data!r}: none of the first {len(clips)} training clips can be heard (the first is "
-            f"{clips[0].name}: {heard[0]})"
+            f"data={config.data!r}: none of the first {len(clips)} training clips can be decoded (the first is "
+            f"{clips[0].name}: {decoded[0]})"
         )
     estimate = float(len(rows))
     if len(rows) == SAMPLE:
