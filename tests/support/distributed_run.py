@@ -144,11 +144,7 @@ def act(action: str, target: Path) -> None:
     """Do one of them in this process."""
     settings = TrainConfig.from_dict(json.loads((target / "config.json").read_text()))
     torch.set_num_threads(1)
-    actions = {
-        "train": whole_training,
-        "draw": draw,
-        "samples": list_samples,
-    }
+    actions = {"train": whole_training, "draw": draw, "samples": list_samples}
     most = target / f"most-clips-{os.environ.get('RANK', '0')}"
     with little_memory(int(most.read_text())) if most.exists() else contextlib.nullcontext():
         actions[action](settings, target)

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def config(small_config: TrainConfig) -> TrainConfig:
     """8 optimiser steps."""
     return small_config.replace(
-        max_train_clips=32, max_eval_clips=8, epochs=2.0, train_batch_size=8, log_every_seconds=0.0
+        max_train_clips=32, max_eval_clips=1, epochs=2.0, train_batch_size=8, log_every_seconds=0.0
     )
 
 
@@ -96,7 +96,7 @@ WSD = "warmup_stable_decay"
         ),
         ({"scheduler_type": "constant_with_warmup", "warmup_ratio": 0.0}, [1] * 8),
         (
-            {"warmup_ratio": 0.25, "evaluate_at": (16, 40)},
+            {"warmup_ratio": 0.25, "evaluate_at": (2, 5)},
             [0, 1 / 2, *(step / 6 for step in range(6, 0, -1))],
         ),
     ],
@@ -106,7 +106,8 @@ def test_schedules_have_their_rates(
     config: TrainConfig, settings: dict[str, Any], factors: list[float]
 ) -> None:
     """The linear one has its end at the full budget, whatever is evaluated on the way."""
-    config = config.replace(**{"evaluations": 1, "max_eval_clips": 1, "learning_rate": 1e-3, **settings})
+    quick = {"epochs": None, "max_steps": 8, "train_batch_size": 1, "evaluations": 1, "learning_rate": 1e-3}
+    config = config.replace(**quick | settings)
     assert [row["learning_rate"] for row in rows_of(config)] == pytest.approx(
         [1e-3 * each for each in factors]
     )
@@ -145,9 +146,8 @@ def test_what_an_optimizer_keeps_is_known(name: str) -> None:
 
 def test_a_missing_package_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for name in ("adamw", "adafactor"):
-        check_installed(name)
-        assert extra_of(name) is None
+    check_installed("adafactor")
+    assert extra_of("adafactor") is None
     with pytest.raises(ConfigError) as error:
         check_installed("adamw_8bit")
     (line,) = str(error.value).splitlines()

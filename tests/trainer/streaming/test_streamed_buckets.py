@@ -20,17 +20,17 @@ from trainer.data.streaming.stream import TrainStream
 from trainer.errors import ConfigError, DataError
 
 
-def upload(server: S3Server, folder: Path) -> None:
+def upload(server: S3Server, folder: Path, prefix: str) -> None:
     client = boto3.client("s3", endpoint_url=server.endpoint, region_name="us-east-1")
     for path in folder.iterdir():
-        client.upload_file(str(path), server.bucket, f"speech/{path.name}")
+        client.upload_file(str(path), server.bucket, f"{prefix}/{path.name}")
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    give_keys(monkeypatch)
-    monkeypatch.setattr(shards, "_WAIT_SECONDS", 0.3)
-    with s3_server() as running:
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with pytest.MonkeyPatch.context() as patch, s3_server() as running:
+        give_keys(patch)
+        patch.setattr(shards, "_WAIT_SECONDS", 0.3)
         yield running
 
 
@@ -46,15 +46,15 @@ def test_a_bucket_is_streamed_as_a_folder_is(
     """The same order; it waits while the store is away, and one line tells where that is for good."""
     folder, proxy = write_shards(tmp_path / "shards", kind), CutProxy(server.endpoint)
     proxy.start()
-    address = server.uri("speech").replace(str(server.port), str(proxy.port))
-    upload(server, folder)
+    address = server.uri(kind).replace(str(server.port), str(proxy.port))
+    upload(server, folder, kind)
     config = streaming(small_config, folder)
     local, far = load_clips(config), load_clips(config.replace(data=address))
     assert [clip.text for clip in far.splits["test"]] == [clip.text for clip in local.splits["test"]]
     assert names(far.stream) == names(local.stream)
 
     proxy.stop()
-    back = threading.Timer(3, proxy.start)
+    back = threading.Timer(1.5, proxy.start)
     back.start()
     assert names(far.stream) == names(local.stream)
     back.join()
@@ -78,14 +78,14 @@ def test_a_damaged_shard_is_no_cut_connection(
     last.write_bytes(
         content[:middle] if kind == "tar" else content[:8] + bytes(middle) + content[8 + middle :]
     )
-    upload(server, folder)
+    upload(server, folder, f"damaged-{kind}")
     told = (
         r"-00003-of-00004\.tar is cut off: .*; write it again"
         if kind == "tar"
         else r"cannot be read: .*thrift.*; look at"
     )
     with pytest.raises(DataError, match=told) as error:
-        names(load_clips(streaming(small_config, folder, data=server.uri("speech"))).stream)
+        names(load_clips(streaming(small_config, folder, data=server.uri(f"damaged-{kind}"))).stream)
     assert len(str(error.value).splitlines()) == 1
 
 

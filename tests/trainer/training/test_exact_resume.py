@@ -130,14 +130,14 @@ def test_two_workers_resume(config: TrainConfig, tmp_path: Path) -> None:
 
 def test_goes_on_with_half_the_micro_batch(config: TrainConfig, tmp_path: Path) -> None:
     """Without dropout the same weights come out, whatever the size of the pieces."""
-    config = config.replace(dropout=0.0, spec_augment=False)
+    config = config.replace(dropout=0.0, spec_augment=False, epochs=1.0, evaluations=2, max_eval_clips=1)
     whole, halved = Rows(tmp_path / "whole"), Rows(tmp_path / "halved")
     train(config, whole)
     smaller = halve_micro_batch(config)
     assert smaller is not None
     assert (smaller.train_batch_size, smaller.gradient_accumulation_steps) == (2, 4)
-    train(smaller, halved, resume_from=whole.folder / "kept-4")
-    assert_same_weights(halved.folder / "kept-8", whole.folder / "kept-8", atol=1e-5)
+    train(smaller, halved, resume_from=whole.folder / "kept-2")
+    assert_same_weights(halved.folder / "kept-4", whole.folder / "kept-4", atol=1e-5)
     assert [row["loss"] for row in halved.rows] == pytest.approx(
-        [row["loss"] for row in whole.rows if row["step"] > 4], rel=1e-4
+        [row["loss"] for row in whole.rows if row["step"] > 2], rel=1e-4
     )

@@ -44,19 +44,20 @@ def other(folder: Path, **settings: object) -> Path:
 
 
 def test_decodes_as_an_evaluation_does(demo: Transcriber, small_config: TrainConfig) -> None:
-    clips = [clip for clip, _ in demo_clips("validation")]
-    measured = evaluate(small_config.replace(generation_max_length=None, max_eval_clips=None), "validation")
+    config = small_config.replace(generation_max_length=None, max_eval_clips=None)
+    measured = evaluate(config, "validation", clips=list(range(24)))
+    clips = [clip for clip, _ in demo_clips("validation")[:24]]
     ends = np.cumsum([len(clip) for clip in clips])
     spans = [(int(end) - len(clip), int(end)) for end, clip in zip(ends, clips, strict=True)]
     found = demo.transcribe(np.concatenate(clips), spans)[1]
     same = sum(each.text == text for each, text in zip(found, measured.predictions, strict=True))
-    assert same >= 94  # of 96: features are kept in half precision there
+    assert same >= 23  # features are kept in half precision there
 
 
 def test_a_segment_for_every_sentence(demo: Transcriber) -> None:
     """Whatever the batch, with times around it."""
     threads = torch.get_num_threads()
-    clips = [clip for clip, _ in demo_clips()[:20]]
+    clips = [clip for clip, _ in demo_clips()[:10]]
     audio = joined(clips, 1.0)
     found = segments(demo, audio)
     assert torch.get_num_threads() == threads
