@@ -24,6 +24,8 @@ HANGING = str(ROOT / "tests" / "tune" / "workers" / "hanging_groups.py")
 QUICK = ["--set", "max_train_clips=48", "--set", "max_eval_clips=12", "--set", "generation_max_length=24"]
 """A small part of the demo's data."""
 NODES_QUICK = ["--set", "max_train_clips=64", *QUICK[2:]]
+ONE_CPU = {"RAY_OVERRIDE_RESOURCES": '{"CPU": 1}', "RAY_idle_worker_killing_time_threshold_ms": "600000"}
+"""For a Ray of its own: models are measured one after the other, in one process that imports torch once."""
 
 
 def share_features(folder: Path) -> None:
@@ -34,9 +36,9 @@ def share_features(folder: Path) -> None:
         link.symlink_to(shared_folder())
 
 
-def frozen(where: str, hold: Path) -> list[str]:
-    """The program whose second save stands still; see `frozen_saves.py`."""
-    return [str(ROOT / "tests" / "tune" / "runs" / "frozen_saves.py"), where, str(hold)]
+def frozen(where: str, save: int, hold: Path) -> list[str]:
+    """The program of which a save stands still; see `frozen_saves.py`."""
+    return [str(ROOT / "tests" / "tune" / "runs" / "frozen_saves.py"), where, str(save), str(hold)]
 
 
 class Search:

@@ -1,4 +1,4 @@
-"""`python frozen_saves.py WHERE FOLDER WORDS...` is `tune-whisper WORDS...` whose second save stands still.
+"""`python frozen_saves.py WHERE NUMBER FOLDER WORDS...` is `tune-whisper WORDS...` of which one save stands still.
 
 At `writing` the weights are written half, at `naming` all is written and not sealed, at `telling` the checkpoint has
 its name and the driver does not know it. A file `there` then appears in FOLDER; once there is a file `go`, it goes on.
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 
-def freeze(where: str, folder: Path) -> None:
+def freeze(where: str, number: int, folder: Path) -> None:
     """Set this process, one of Ray's, up for it."""
     import torch
 
@@ -29,20 +29,21 @@ def freeze(where: str, folder: Path) -> None:
     call = getattr(owner, name)
 
     def stopped(*args: Any, **kwargs: Any) -> Any:
-        if (folder / "first").exists() and not (folder / "there").exists():
+        save = len([*folder.glob("save-*")]) + 1
+        (folder / f"save-{save}").touch()
+        if save == number:
             if where == "writing":
                 args[1].mkdir(parents=True, exist_ok=True)
                 torch.save({"half": torch.zeros(1000)}, args[1] / "model.safetensors")
             (folder / "there").touch()
             while not (folder / "go").exists():
                 time.sleep(0.02)
-        (folder / "first").touch()
         return call(*args, **kwargs)
 
     setattr(owner, name, stopped)
 
 
-def main(where: str, folder: str, words: list[str]) -> int:
+def main(where: str, number: int, folder: Path, words: list[str]) -> int:
     """`tune-whisper` with these words; its exit code."""
     import ray.tune
 
@@ -54,7 +55,7 @@ def main(where: str, folder: str, words: list[str]) -> int:
         trial = make_trainable(inputs, channel, resources, files)
 
         def freezing_trial(sampled: dict[str, Any]) -> None:
-            freeze(where, Path(folder))
+            freeze(where, number, folder)
             trial(sampled)
 
         return ray.tune.with_resources(freezing_trial, resources.request())
@@ -64,5 +65,6 @@ def main(where: str, folder: str, words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[2]).mkdir(exist_ok=True)
-    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
+    place, save, hold, *rest = sys.argv[1:]
+    Path(hold).mkdir(exist_ok=True)
+    sys.exit(main(place, int(save), Path(hold), rest))

@@ -41,7 +41,7 @@ def test_results_file(found: dict[str, Any]) -> None:
     assert found["experiment"] == NAME
     assert found["metric"] == "wer"
     assert found["baseline"]["wer"] > 0
-    assert len(found["trials"]) == 4
+    assert len(found["trials"]) == 3
     for trial in found["trials"]:
         assert trial["status"] in {"completed", "early_stopped"}
         assert trial["mlflow_run_id"]
@@ -108,7 +108,7 @@ def test_the_weights_of_the_others_are_dropped_and_the_screen_says_what_is_left(
 def test_from_python_it_is_typed_values(found: dict[str, Any]) -> None:
     """That a search returns the same is asserted where this one was started, from Python too."""
     read = load_experiment(NAME, storage=demo_search() / STORAGE)
-    assert (read.status, read.name, len(read.trials), len(read.repeats)) == ("finished", NAME, 4, 2)
+    assert (read.status, read.name, len(read.trials), len(read.repeats)) == ("finished", NAME, 3, 2)
     assert read.best is not None and read.config is not None and read.report is not None
     assert read.best.checkpoint is not None and (read.folder / read.best.checkpoint).is_dir()
     (won,) = found["finalists"]["scores"]

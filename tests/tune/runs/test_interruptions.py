@@ -95,7 +95,10 @@ def test_interrupted_by_ctrl_c_and_no_secret_told(tmp_path: Path) -> None:
         found = results(experiment)
         assert (found["interrupted"], found["best"]["trial_id"]) == (True, "001")
         assert (Path(found["best"]["checkpoint"]) / "model.safetensors").is_file()
-        check_saved_between_rungs(experiment)
+        stopped = state(experiment)["001"]  # it can go on from where it was, not only from its last rung
+        assert stopped["status"] == "running"
+        assert (experiment / stopped["last_checkpoint"] / "optimizer.pt").is_file()
+        assert int(stopped["last_checkpoint"][-9:]) > stopped["samples_seen"]
         client = mlflow.MlflowClient(address)
         (parent,) = client.search_experiments(filter_string="name = 'x'")
         runs = client.search_runs([parent.experiment_id])
@@ -122,14 +125,6 @@ def test_two_signals_at_once(tmp_path: Path, command: str) -> None:
     assert search.end(240) == 130, search.log  # seconds, where the machine has nothing else to do
     assert "Traceback" not in search.log
     assert search.log.count(f"tune-whisper{' train' * (command == 'train')} --resume x") == 1, search.log
-
-
-def check_saved_between_rungs(experiment: Path) -> None:
-    """The first trial can go on from where it was, not only from its last rung."""
-    stopped = state(experiment)["001"]
-    assert stopped["status"] == "running"
-    assert (experiment / stopped["last_checkpoint"] / "optimizer.pt").is_file()
-    assert int(stopped["last_checkpoint"][-9:]) > stopped["samples_seen"]
 
 
 def far_from_a_rung(experiment: Path) -> bool:
@@ -183,7 +178,7 @@ def fill(disk: Path, left: int) -> Path:
 def test_the_disk_is_full_in_the_middle_of_a_save(disk: Path, tmp_path: Path) -> None:
     more = f"--trials 1 --finalists 0 --epochs 8 --max-failures 0 --storage {disk}".split()
     hold = tmp_path / "hold"
-    search = Search(tmp_path, *words(tmp_path, *more), program=frozen("writing", hold))
+    search = Search(tmp_path, *words(tmp_path, *more), program=frozen("writing", 2, hold))
     search.wait_for((hold / "there").exists)
     filler = fill(disk, 0)
     (hold / "go").touch()

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from made_experiments import TRAINING, MadeLog
 from s3_server import KEYS, s3_server
-from search_process import QUICK, Search, frozen
+from search_process import ONE_CPU, QUICK, Search, frozen
 from test_state_machine import begun, made_search
 
 from tune.cli import main
@@ -60,14 +60,14 @@ def test_a_search_on_s3_goes_on_without_local_files(tmp_path: Path, monkeypatch:
         storage = Storage.parse("s3://experiments/resumed")
         folder, place = storage.experiment("killed"), ["--storage", storage.address]
         homes = {
-            name: {"HOME": str(tmp_path / name), "XDG_CACHE_HOME": str(tmp_path / name)}
+            name: {**ONE_CPU, "HOME": str(tmp_path / name), "XDG_CACHE_HOME": str(tmp_path / name)}
             for name in ("first", "second")
         }
         (tmp_path / "space.yaml").write_text(SPACE)
         words = ["--space", str(tmp_path / "space.yaml"), *WORDS.split(), *QUICK, *place]
-        search = Search(
-            tmp_path / "first", *words, program=frozen("writing", tmp_path / "hold"), **homes["first"]
-        )
+        hold = tmp_path / "hold"
+        search = Search(tmp_path / "first", *words, program=frozen("writing", 2, hold), **homes["first"])
+        search.wait_for((hold / "there").exists)
         search.wait_for(lambda: any(trial["last_checkpoint"] for trial in state(folder).values()))
         search.kill()
         before = state(folder)
@@ -75,6 +75,7 @@ def test_a_search_on_s3_goes_on_without_local_files(tmp_path: Path, monkeypatch:
         again = ["--resume", "killed", "--take-over", *place]
         search = Search(tmp_path / "second", *again, **homes["second"])
         assert search.end() == 0, search.log
+        assert "trial 001 goes on at epoch " in search.log, "that of the save before"
         results = json.loads(folder.store.read("killed/results.json"))
         after = {trial["trial_id"]: trial for trial in results["trials"]}
         assert list(after) == ["001"]

@@ -15,6 +15,7 @@ from demo_clips import demo_clips
 from made_experiments import MadeLog
 from make_data import write_manifest
 from processes import tune_whisper
+from search_process import ONE_CPU
 
 from tune.cli import main
 from tune.experiments.events import Baseline, Data
@@ -53,7 +54,7 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("sources")
     write_sources(folder)
     words = "--space space.yaml --trials 1 --epochs 1 --experiment three --data mix.yaml --finalists 0"
-    done = tune_whisper(*words.split(), "--set", "objective=sources", cwd=folder)
+    done = tune_whisper(*words.split(), "--set", "objective=sources", cwd=folder, **ONE_CPU)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done.stdout + done.stderr
 
