@@ -95,18 +95,29 @@ def test_addresses_that_a_search_cannot_join(
     assert "hush" not in error
 
 
-UNUSABLE = {
-    "RAY_ADDRESS": ("http://head:8265", "RAY_ADDRESS=.*: a search runs on a node .* or unset RAY_ADDRESS"),
-    "RAY_TMPDIR": ("{}/" + 60 * "a", "Ray cannot be started with .* set RAY_TMPDIR to a folder"),
-}
+NO_FOLDER = "Ray cannot be started with its files in .*/ray: .* set RAY_TMPDIR to a folder"
 
 
-@pytest.mark.parametrize("name", UNUSABLE)
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        (
+            "RAY_ADDRESS",
+            "http://head:8265",
+            "RAY_ADDRESS=.*: a search runs on a node .* or unset RAY_ADDRESS",
+        ),
+        ("RAY_TMPDIR", "{}/" + 60 * "a", NO_FOLDER),
+        ("TMPDIR", "{}/" + 60 * "a", NO_FOLDER),
+        ("RAY_TMPDIR", "{}", NO_FOLDER),
+    ],
+    ids=["dashboard", "long", "long of the system", "not writable"],
+)
 def test_the_environment_of_another_program_is_told_in_one_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, value: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    value, told = UNUSABLE[name]
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "ray").touch()  # in place of its folder, since root may write to any
+    for variable in ("RAY_ADDRESS", "RAY_TMPDIR"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv(name, value.format(tmp_path))
     with pytest.raises(ResourceError, match=told) as raised, ray_session(Console(quiet=True)):
         pass

@@ -103,6 +103,9 @@ def test_what_cannot_be_resumed(refused: Callable[..., str]) -> None:
         (["--resume", "nothing"], "no experiment 'nothing'"),
         (["--resume", "nothing", "--space", "lr_batch"], "--space: cannot be given with --resume"),
         (["--resume", "nothing", "--model=tiny"], "--model: cannot be given with --resume"),
+        (["--resume", "nothing", "--max-steps=9"], "--max-steps: cannot be given with --resume"),
+        (["train", "--resume", "nothing", "--epochs=9"], "--epochs: cannot be given with --resume"),
+        (["train", "--resume", "nothing", "--set=seed=9"], "--set: cannot be given with --resume"),
         (["--trials", "3"], "--space: is missing; give a search space, or --resume EXPERIMENT"),
     ]:
         assert expected in refused(*words)
