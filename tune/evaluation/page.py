@@ -39,14 +39,14 @@ def evaluation_page(result: EvaluationResult) -> str:
         f"on {config.data}, split {result.split}, language {config.language}: {len(scores.reference):,} clips, "
         f"{clock(sum(scores.reference.seconds))} of audio · {'translations' if scores.translates else counted}"
     )
-    told = verdict(scores) if scores.baseline else ""
+    text = verdict(scores) if scores.baseline else ""
     return render_page(
         "evaluation.html",
         f"{scores.model.model}{against}",
         lead,
         footer=f"tune-whisper evaluate, {result.created[:16].replace('T', ' ')}",
         tiles=_tiles(scores),
-        verdict=told.replace("no difference", "No difference", 1) if told.startswith("no ") else told,
+        verdict=text.replace("no difference", "No difference", 1) if text.startswith("no ") else text,
         warnings=[note.removeprefix("WARNING: ") for note in result.notes if note.startswith("WARNING: ")],
         scores=scores,
         models=[model.model for model in scores.models],
@@ -80,8 +80,8 @@ def _tiles(scores: Scores) -> list[tuple[str, str]]:
     if scores.baseline is not None:
         found = scores.comparisons[scores.objective]
         shown = "" if found.shown else ": no difference shown"
-        told = f"points to {scores.baseline.model}, {p_sentence(found.p_value)}{shown}"
-        tiles.append((points(found.difference), told))
+        label = f"points to {scores.baseline.model}, {p_sentence(found.p_value)}{shown}"
+        tiles.append((points(found.difference), label))
     if scores.translates:
         tiles.append((f"{model.bleu or 0.0:.2f}", "BLEU"))
     else:
@@ -97,9 +97,9 @@ def _utterance(scores: Scores, row: int) -> dict[str, Any]:
     """Name and errors of one utterance, and what each model wrote."""
     reference = scores.reference
     cells = [cells[row] for cells in reference.columns.values() if cells[row]]
-    told = [reference.names[row], f"{reference.seconds[row]:.1f} s", *cells, errors_in(scores, row)]
+    heading = [reference.names[row], f"{reference.seconds[row]:.1f} s", *cells, errors_in(scores, row)]
     return {
-        "told": " · ".join(told),
+        "heading": " · ".join(heading),
         "models": [(model.model, model.alignments[row]) for model in scores.models],
     }
 

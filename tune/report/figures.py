@@ -147,11 +147,11 @@ def _draw_trials(figure: Figure, analysis: Analysis, scale: Scale, trials: Seque
     """Marks of trials: filled where they had their whole budget; the winner stands out, on top."""
     winner = analysis.winning_trial
     trials = sorted(trials, key=lambda trial: (trial is winner, trial.status == "completed"))
-    told, colours, symbols = [], [], []
+    labels, colours, symbols = [], [], []
     for trial in trials:
         whole, chosen = trial.status == "completed", trial is winner
         more = "" if whole else f"; it would have come to about {analysis.expected[trial.trial_id]:.1f} %"
-        told.append(_describe(trial) + more)
+        labels.append(_describe(trial) + more)
         colours.append(GREEN if chosen else BLUE if whole else MUTED)
         symbols.append("star" if chosen else "circle" if whole else "circle-open")
     figure.add_scatter(
@@ -166,7 +166,7 @@ def _draw_trials(figure: Figure, analysis: Analysis, scale: Scale, trials: Seque
             "line": {"width": 1, "color": [PAPER if "open" not in symbol else MUTED for symbol in symbols]},
         },
         cliponaxis=False,
-        **pointed(told),
+        **pointed(labels),
     )
 
 
@@ -185,9 +185,9 @@ def draw_slices(analysis: Analysis) -> list[Picture]:
         _draw_trials(figure, analysis, scale, trials)
         values = [trial.config[name] for trial in best]
         if all(isinstance(value, float) for value in values):
-            told = f"{tell(min(values))} to {tell(max(values))}"
+            span = f"{tell(min(values))} to {tell(max(values))}"
         else:
-            told = ", ".join(dict.fromkeys(tell(value) for value in values))
-        caption = f"The {len(best)} best: {told}."
+            span = ", ".join(dict.fromkeys(tell(value) for value in values))
+        caption = f"The {len(best)} best: {span}."
         found.append(Picture(f"slice-{name.replace('_', '-')}", caption, figure, 250))
     return found

@@ -231,10 +231,10 @@ def _trial_table(analysis: Analysis, trials: Sequence[Trial]) -> dict[str, Any]:
     second = [] if analysis.state.task == TRANSLATE else ["CER %"]
     names += ["effective", "WER %", *second, "epochs", "time"]
     rows, reasons = [_trial_row(trial, settings, bool(second)) for trial in trials], list(map(_why, trials))
-    explained = any(reason.text for reason in reasons)
+    explained = any(reasons)
     if explained:
         names.append("why it ended")
-        rows = [[*row, reason] for row, reason in zip(rows, reasons, strict=True)]
+        rows = [[*row, Cell(reason, "words")] for row, reason in zip(rows, reasons, strict=True)]
     strong = [i for i, trial in enumerate(trials) if trial is winner]
     return {"names": names, "rows": rows, "numbers": 2, "after": int(explained), "strong": strong}
 
@@ -253,20 +253,10 @@ def _trial_row(trial: Trial, names: Sequence[str], with_cer: bool) -> list[Cell 
     ]
 
 
-def _why(trial: Trial) -> Cell:
-    stop = trial.stop
+def _why(trial: Trial) -> str:
     if trial.status == "failed":
-        return Cell(last_line(trial.error), "words")
-    if stop is None:
-        return Cell("", "nowrap")
-    if stop.reason == "diverged":
-        text = f"loss or WER no finite number at {stop.samples_seen:,} samples"
-    elif stop.reason == "rising_wer":
-        text = f"WER rises while the loss falls, at {stop.samples_seen:,} samples"
-    else:
-        limit = "cutoff" if stop.reason == "asha" else "limit"
-        text = f"{limit} {stop.cutoff:.2f} % at {stop.samples_seen:,}"
-    return Cell(text, "nowrap")
+        return last_line(trial.error)
+    return trial.stop.describe() if trial.stop else ""
 
 
 def _cost_table(costs: Costs) -> dict[str, Any] | None:

@@ -74,7 +74,7 @@ def load_guards(base: TrainConfig, guards: Sequence[Guard]) -> dict[str, SplitCl
 
     found = {}
     for guard in guards:
-        with _told_of(guard):
+        with _as_guard_errors(guard):
             found[guard.data] = load_untrained(guard_config(base, guard))
     return found
 
@@ -89,7 +89,7 @@ def prepare_guards(
     found = {}
     for guard in guards:
         with (
-            _told_of(guard),
+            _as_guard_errors(guard),
             ProgressBar(console, f"computing features of {short_source(guard.data)}") as bar,
         ):
             data = prepare_split(guard_config(base, guard), loaded[guard.data], bar.update)
@@ -107,8 +107,8 @@ def describe_guard(guard: Guard, split: str, clips: int) -> str:
 
 
 @contextlib.contextmanager
-def _told_of(guard: Guard) -> Iterator[None]:
-    """What is wrong with a guard's data is told as of `--guard`."""
+def _as_guard_errors(guard: Guard) -> Iterator[None]:
+    """Raise errors of a guard's data as those of `--guard`."""
     try:
         yield
     except (DataError, ConfigError) as error:

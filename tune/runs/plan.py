@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 _AUGMENT = ("augment", "augment_strength")
 _OF_ENGINE = ("optimizer", "method")
 """Settings of which DeepSpeed does not run all values."""
-_TOLD = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
+_ALWAYS_SHOWN = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
 """Settings of a training that are always shown; others where they are not the default."""
-_NOT_TOLD = (
+_NEVER_SHOWN = (
     *("model", "data", "data_config", "language", "task", "train_split", "validation_split", "test_split"),
     *("audio_column", "text_column", "language_column", "task_column"),
     *("cache_dir", "output_dir", "deepspeed"),
@@ -116,16 +116,16 @@ class Plan:
         return self.base.full_window_evaluation and (given or not self.options.n_finalists)
 
     @property
-    def trial_config(self) -> dict[str, Any]:
-        """The settings by which one training is told from another: the usual four, and what is not the default."""
+    def shown_settings(self) -> dict[str, Any]:
+        """The settings that tell one training from another: the usual four, and what is not the default."""
         usual = TrainConfig()
         changed = [
             field.name
             for field in dataclasses.fields(TrainConfig)
-            if field.name not in (*_TOLD, *_NOT_TOLD)
+            if field.name not in (*_ALWAYS_SHOWN, *_NEVER_SHOWN)
             and getattr(self.base, field.name) != getattr(usual, field.name)
         ]
-        return {name: getattr(self.base, name) for name in (*_TOLD, *changed)}
+        return {name: getattr(self.base, name) for name in (*_ALWAYS_SHOWN, *changed)}
 
     def describe(self, resources: TrialResources | None = None) -> list[str]:
         """The head of the output, line by line; `resources` are what its trials get, where that is known."""
@@ -161,7 +161,7 @@ class Plan:
         ]
 
     def _describe_training(self) -> str:
-        settings = self.trial_config
+        settings = self.shown_settings
         if self.rates_depend_on_baseline:
             from trainer.model.rates import learning_rates
 

@@ -60,7 +60,7 @@ def run(plan: Plan, console: Console, experiment: OpenExperiment | None = None) 
             another stays as it is.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_told_how_to_go_on(plan, console))
+        stack.enter_context(_resume_shown(plan, console))
         if experiment is not None:
             stack.callback(experiment.close)
         if plan.is_training:
@@ -82,8 +82,8 @@ def run(plan: Plan, console: Console, experiment: OpenExperiment | None = None) 
 
 
 @contextlib.contextmanager
-def _told_how_to_go_on(plan: Plan, console: Console) -> Iterator[None]:
-    """A block that Ctrl-C ends before there is a summary, as a second one may, ends with the command that resumes."""
+def _resume_shown(plan: Plan, console: Console) -> Iterator[None]:
+    """Show the command that resumes where Ctrl-C ends the block before there is a summary, as a second one may."""
     try:
         yield
     except KeyboardInterrupt:
@@ -118,7 +118,7 @@ def begin(session: Session) -> None:
 
             session.begin(baseline, plan_batches(plan.base, train).points)
             batch = plan.base.effective_batch_size
-            proposed = TrialProposed(trial_id=TRIAL, config=plan.trial_config, effective_batch=batch)
+            proposed = TrialProposed(trial_id=TRIAL, config=plan.shown_settings, effective_batch=batch)
             session.experiment.log.append(proposed)
         else:
             session.begin(baseline, plan.rungs(train.epoch_samples))
@@ -142,7 +142,7 @@ def go_on(session: Session, experiment: OpenExperiment) -> None:
     remove_unnamed_checkpoints(experiment, session.say)
 
 
-def trial_settings(session: Session) -> TrainConfig:
+def trial_config(session: Session) -> TrainConfig:
     """The settings that trials share: those of the session, but for the window in which they are measured."""
     whole = session.experiment.settings.trials_full_window
     return session.base if whole else session.base.replace(full_window_evaluation=False)
@@ -152,7 +152,7 @@ def run_trials(session: Session) -> None:
     """All trials, until they or a budget end."""
     _say_what_a_trial_is(session)
     with _display(session, session.state.records, session.plan.options.trials, "trials") as display:
-        clips, config = session.state.baseline.trial_clips, trial_settings(session)
+        clips, config = session.state.baseline.trial_clips, trial_config(session)
         TrialRunner(session, config, _evaluation_ratio(session), clips).run_trials(_earlier(session), display)
 
 
@@ -224,7 +224,7 @@ def _evaluation_ratio(session: Session) -> float:
     from trainer.model.pretrained import load_model_config
     from trainer.training.window import mean_evaluated_frames
 
-    every, trial = len(session.data.splits["validation"]), trial_settings(session)
+    every, trial = len(session.data.splits["validation"]), trial_config(session)
     ratio = every / (session.state.trial_clips or every)
     if trial == session.base:
         return ratio

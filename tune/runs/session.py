@@ -251,7 +251,7 @@ class Session:
         uploader = Uploader(experiment, lambda text: self.say(f"warning: {text}"))
         self.stack.callback(experiment.close)
         self.stack.callback(uploader.finish)
-        self.stack.enter_context(_told_if_broken(experiment))
+        self.stack.enter_context(_end_logged(experiment))
         experiment.upload(log_only=True)  # others see that it has begun before anything is done
         uploader.start()
 
@@ -288,8 +288,8 @@ def sync_the_rest(tracking: Sync, experiment: OpenExperiment, console: Console) 
     try:
         write_results(experiment.folder, experiment.state)
     except OSError as error:
-        told = f"{experiment.folder.path / RESULTS_FILE}: cannot be written again: {error.strerror}"
-        problem = f"{problem}; {told}" if problem else told
+        unwritten = f"{experiment.folder.path / RESULTS_FILE}: cannot be written again: {error.strerror}"
+        problem = f"{problem}; {unwritten}" if problem else unwritten
     return problem
 
 
@@ -327,8 +327,8 @@ def _sources(data: PreparedData, weights: Mapping[str, float]) -> dict[str, dict
             if not kind.source:
                 continue
             weight = weights.get(kind.source, kind.weight)
-            told = {"language": [], "task": [], "weight": weight, "clips": {}}
-            facts = found.setdefault(kind.source, told)
+            none: dict[str, Any] = {"language": [], "task": [], "weight": weight, "clips": {}}
+            facts = found.setdefault(kind.source, none)
             for name in ("language", "task"):
                 own = getattr(kind, name)
                 facts[name] += [own] if own is not None and own not in facts[name] else []
@@ -379,8 +379,8 @@ def check_same_guards(experiment: OpenExperiment, guards: Mapping[str, PreparedD
 
 
 @contextlib.contextmanager
-def _told_if_broken(experiment: OpenExperiment) -> Iterator[None]:
-    """A block that fails ends the session in the log, so that nobody takes it to run still."""
+def _end_logged(experiment: OpenExperiment) -> Iterator[None]:
+    """Where the block fails, the session ends in the log, so that nobody takes it to run still."""
     try:
         yield
     except BaseException as error:

@@ -103,13 +103,13 @@ def gain_is_noise(analysis: Analysis) -> Iterator[Advice]:
         low, high = analysis.gain
         if low > 0:
             return
-        told = f"the 95 % interval of the gain goes from {low:.2f} to {high:.2f} points"
+        reason = f"the 95 % interval of the gain goes from {low:.2f} to {high:.2f} points"
     elif base - winner.value > analysis.pair_noise:
         return
     else:
-        told = f"seeds alone make up to {analysis.pair_noise:.1f} points"
+        reason = f"seeds alone make up to {analysis.pair_noise:.1f} points"
     yield Advice(
-        f"The gain over the base model, {base - winner.value:.2f} points, is within noise: {told}.",
+        f"The gain over the base model, {base - winner.value:.2f} points, is within noise: {reason}.",
         "More training data or more epochs would help more than more trials.",
     )
 
