@@ -53,6 +53,7 @@ def search(
     keep_checkpoints: Literal["best", "all"] | None = None,
     address: str | None = None,
     max_failures: int | None = None,
+    save_every: float | None = None,
     workers_per_trial: int | None = None,
     deepspeed: str | bool | None = None,
     gpus_per_trial: float | None = None,
@@ -117,6 +118,7 @@ def train(
     cpus_per_worker: float | None = None,
     address: str | None = None,
     max_failures: int | None = None,
+    save_every: float | None = None,
     take_over: bool = False,
     quiet: bool = False,
 ) -> Experiment:

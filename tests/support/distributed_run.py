@@ -27,7 +27,7 @@ from trainer.data.prepared import prepare
 from trainer.data.streaming.stream import StreamedClip
 from trainer.train import make_trainer
 from trainer.training.distributed import leave_group
-from trainer.training.report import Report
+from trainer.training.report import Order, Report
 from trainer.training.saving import ReportingStore
 from trainer.training.streamed import StreamedSplit
 
@@ -57,14 +57,14 @@ def whole_training(config: TrainConfig, folder: Path) -> None:
 
 
 class EndingStore(ReportingStore):
-    """Asks the training to end once its rows tell of a step."""
+    """Asks the training to save, and to end once its rows tell of a step."""
 
     def __init__(self, report: Report, folder: Path, rows: Sequence[Mapping[str, Any]], step: int) -> None:
         super().__init__(report, folder, keep=False)
         self._rows, self._step = rows, step
 
-    def asked_to_end(self) -> bool:
-        return bool(self._rows) and self._rows[-1]["step"] >= self._step
+    def order(self) -> Order | None:
+        return "end" if self._rows and self._rows[-1]["step"] >= self._step else "save"
 
 
 def _write_down(path: Path) -> None:

@@ -58,7 +58,7 @@ class ReportingCallback(TrainerCallback):
         """
         if args.world_size == 1:
             late = time.monotonic() - self._last_log >= self._config.log_every_seconds
-            return late or self._saver.ending
+            return late or self._saver.order is not None
         if self._first_step is None:
             self._first_step, self._last_log = step, time.monotonic()
         elif self._log_every is None:
@@ -90,7 +90,7 @@ class ReportingCallback(TrainerCallback):
         if state.is_world_process_zero:
             self._report({**position, **self._logged}, None)
         if not self._plan.is_point(state.global_step):  # else the evaluation comes first
-            control.should_training_stop |= not self._saver.end_if_asked(position)
+            control.should_training_stop |= not self._saver.obey(position)
         return control
 
     def diverge(self, state: TrainerState) -> None:

@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 
 Kept = Literal["all", "weights", "errors"]
 """What is saved of an evaluation: all that going on needs; the model; or only settings and errors by clip."""
+Order = Literal["save", "end"]
+"""What a training can be asked to do between two evaluations: save where it is and go on, or save and end."""
 
 
 class Report(Protocol):
@@ -50,9 +52,9 @@ class Decision:
 class CheckpointStore(Protocol):
     """Decides on evaluations, and knows where checkpoints go. Each process of a training has one."""
 
-    def asked_to_end(self) -> bool:
-        """Whether the training shall save where it is and end; called in the first process alone, after steps, and does
-        not wait.
+    def order(self) -> Order | None:
+        """What the training is asked to do now, told once; called in the first process alone, after steps, and does not
+        wait.
         """
 
     def decide(self, metrics: Mapping[str, float]) -> Decision:

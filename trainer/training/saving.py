@@ -16,7 +16,7 @@ from trainer.manifest import seal
 from trainer.model.adapters import adapter_state, is_adapted, read_adapter, write_adapter
 from trainer.training.checkpoints import checkpoint_bytes, disk_full, full_disk_errors, write_errors
 from trainer.training.distributed import from_first, local_rank, share_of_node, wait_for_all
-from trainer.training.report import CheckpointStore, Decision, Kept, Report
+from trainer.training.report import CheckpointStore, Decision, Kept, Order, Report
 from trainer.training.window import in_window
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class CheckpointSaver:
     def __init__(self, config: TrainConfig, trainer: SavingTrainer, store: CheckpointStore) -> None:
         self._config, self._trainer, self._store = config, trainer, store
         self._args = trainer.args
-        self._ending = False
+        self._order: Order | None = None
 
     def evaluated(self, metrics: Mapping[str, float]) -> bool:
         """Save what shall be kept of an evaluation; whether the training goes on.
@@ -102,23 +102,25 @@ class CheckpointSaver:
         return not self._save(metrics, decision.keep, measured=True) and decision.goes_on
 
     @property
-    def ending(self) -> bool:
-        """Whether the training shall end before its next evaluation; known in the first process alone."""
-        self._ending = self._ending or self._store.asked_to_end()
-        return self._ending
+    def order(self) -> Order | None:
+        """What the training is asked to do before its next evaluation; known in the first process alone."""
+        self._order = self._store.order() or self._order
+        return self._order
 
-    def end_if_asked(self, position: Mapping[str, float]) -> bool:
-        """Save where the training is if it shall end; whether it goes on.
+    def obey(self, position: Mapping[str, float]) -> bool:
+        """Save where the training is if that is asked for; whether it goes on.
 
         Called in all processes after the same step.
 
         Raises:
             DiskFullError: there is no room for the checkpoint.
         """
-        if not from_first(self._args, self._args.process_index == 0 and self.ending):
+        order = from_first(self._args, self.order if self._args.process_index == 0 else None)
+        if order is None:
             return True
+        self._order = None
         self._save(position, "all", measured=False)
-        return False
+        return order == "save"
 
     def _save(self, metrics: Mapping[str, float], keep: Kept, *, measured: bool) -> bool:
         """Write a checkpoint where the store wants it; whether that ends the training."""
@@ -155,9 +157,9 @@ class ReportingStore:
         """Folders that stay, by optimiser step."""
         self._last: Path | None = None
 
-    def asked_to_end(self) -> bool:
-        """Never: a report ends a training at an evaluation."""
-        return False
+    def order(self) -> Order | None:
+        """Nothing: a report ends a training at an evaluation."""
+        return None
 
     def decide(self, metrics: Mapping[str, float]) -> Decision:
         """It goes on, until the report says otherwise."""

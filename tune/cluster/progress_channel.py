@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainer.training.report import Decision, Kept
+from trainer.training.report import Decision, Kept, Order
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -39,8 +39,8 @@ class Driver:
 
     channel: ActorHandle
     trial_id: str
-    _answer: Any = dataclasses.field(default=None, init=False)
-    """To the last progress: whether the training shall end."""
+    _answers: list[Any] = dataclasses.field(default_factory=list, init=False)
+    """To progress, not read yet: what the training is asked to do."""
 
     def start(self) -> Start:
         return Start(**self._ask(START, {}))
@@ -64,16 +64,18 @@ class Driver:
 
     def progress(self, metrics: Mapping[str, float]) -> None:
         """Send loss and learning rate without waiting."""
-        self._answer = self.channel.put.remote((self.trial_id, PROGRESS, dict(metrics), time.time()))
+        message = (self.trial_id, PROGRESS, dict(metrics), time.time())
+        self._answers.append(self.channel.put.remote(message))
 
-    def asked_to_end(self) -> bool:
-        """Whether the driver answered the last progress so; does not wait for the answer."""
+    def order(self) -> Order | None:
+        """What the driver asks for, by the answers to progress that have come."""
         import ray
 
-        if self._answer is None or not ray.wait([self._answer], timeout=0)[0]:
-            return False
-        answer, self._answer = self._answer, None
-        return bool(ray.get(answer))
+        if not self._answers:
+            return None
+        come, self._answers = ray.wait(self._answers, num_returns=len(self._answers), timeout=0)
+        orders: list[Order | None] = ray.get(come)
+        return "end" if "end" in orders else "save" if "save" in orders else None
 
     def _send(self, kind: str, content: dict[str, Any]) -> None:
         import ray
@@ -96,18 +98,21 @@ class ProgressChannel:
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._asked = 0
         self._urgent = asyncio.Event()
-        self._ending: set[str] = set()
+        self._orders: dict[str, Order] = {}
 
-    async def put(self, message: Message) -> bool:
-        """Add a message; whether its trial shall save where it is, and end."""
+    async def put(self, message: Message) -> Order | None:
+        """Add a message; what its trial is asked to do, to save once."""
         self._messages.append((None, message))
         if message[1] != PROGRESS:
             self._urgent.set()
-        return message[0] in self._ending
+        order = self._orders.get(message[0])
+        if order == "save" and message[1] == PROGRESS:
+            del self._orders[message[0]]
+        return order
 
-    async def end(self, trial_ids: Collection[str]) -> None:
-        """Have trials save where they are, and end."""
-        self._ending.update(trial_ids)
+    async def order(self, order: Order, trial_ids: Collection[str]) -> None:
+        """Have trials save where they are, and go on or end."""
+        self._orders.update(dict.fromkeys(trial_ids, order))
 
     async def ask(self, message: Message) -> Any:
         """Add a question, and return the driver's answer once it is there."""

@@ -164,6 +164,12 @@ def add_how(group: Any, what: str) -> None:
         help=f"times that a {what} which fails goes on from its last checkpoint (default: 2)",
     )
     add(
+        "--save-every",
+        type=float,
+        metavar="MINUTES",
+        help=f"a {what} that has not saved for so long saves where it is, not only at evaluations",
+    )
+    add(
         "--take-over",
         action="store_true",
         help="with --resume, of an object store: also where another machine seems to run it still",

@@ -51,6 +51,8 @@ class SearchOptions:
     workers_per_trial: int = 1
     max_failures: int = 2
     """Times that a training is tried again, from its last checkpoint."""
+    save_every: float | None = None
+    """Minutes after which a training that has not saved saves where it is; None: at evaluations only."""
     track: list[str] = dataclasses.field(default_factory=lambda: ["mlflow"])
     """Where results are shown, beside the Optuna study of a search."""
     tracking_uri: str | None = None
@@ -110,7 +112,8 @@ class SearchOptions:
         if self.repeats < 1:
             raise ConfigError(f"--repeats {self.repeats}: must be at least 1; --finalists 0 repeats nothing")
         budgets = self.budgets
-        for option, number in (("--gpu-hours", budgets.gpu_hours), ("--plateau", budgets.plateau_trials)):
+        numbers = {"--gpu-hours": budgets.gpu_hours, "--plateau": budgets.plateau_trials}
+        for option, number in {**numbers, "--save-every": self.save_every}.items():
             if number is not None and not (0 < number < math.inf):
                 raise ConfigError(f"{option} {number:g}: must be above 0")
         if not 0 <= budgets.plateau_points < 100:

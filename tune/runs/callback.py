@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,8 +40,8 @@ from tune.workers.retries import ACCUMULATION, BROKEN_CHECKPOINT, MICRO_BATCH
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
-    from trainer.training.report import Kept
-    from tune.experiments.experiment import OpenExperiment
+    from trainer.training.report import Kept, Order
+    from tune.runs.session import Session
     from tune.search.records import Records, Stop
     from tune.search.scheduler import Judge
     from tune.util.console import LiveDisplay
@@ -57,30 +58,37 @@ class Listener(abc.ABC):
     """What a training is called on the screen, by its name."""
     _not_kept = "losses between rungs are not kept"
 
-    def __init__(self, experiment: OpenExperiment, records: Records, display: LiveDisplay) -> None:
+    def __init__(self, session: Session, records: Records, display: LiveDisplay) -> None:
         """`records` are those of the log's state that belong to the trainings: the trials, or the repeats."""
-        self._experiment, self._log, self._records = experiment, experiment.log, records
-        self._files = CheckpointFiles(experiment.folder)
-        self._progress = ProgressLog(experiment.folder.path)
+        self._experiment, self._channel = session.experiment, session.channel
+        self._log, self._records = session.experiment.log, records
+        self._files = CheckpointFiles(session.experiment.folder)
+        self._progress = ProgressLog(session.experiment.folder.path)
         self.display = display
-        self._ending: set[str] = set()
+        self._asked: set[str] = set()
         """Trainings that were asked to save where they are, and have not yet."""
+        self._saved_at: dict[str, float] = {}
+        """When each training began or saved last, in seconds of the monotonic clock."""
         self.interrupted = False
 
-    def interrupt(self, channel: Any) -> None:
+    def interrupt(self) -> None:
         """Have the trainings save where they are, and end there, to go on another time."""
         self.interrupted = True
-        self._ending = {run.trial_id for run in self._records.running()}
-        channel.end.remote(self._ending)
+        self._ask("end", {run.trial_id for run in self._records.running()})
         self.display.event(
             "[yellow]interrupted[/]: what was trained since the last evaluation is saved, in at most "
             f"{SAVE_SECONDS:g} s; Ctrl-C once more ends at once"
         )
 
+    def _ask(self, order: Order, trial_ids: set[str]) -> None:
+        self._asked |= trial_ids
+        self._channel.order.remote(order, trial_ids)
+
     def saving(self) -> bool:
         """Whether a training is about to save something; not one that has trained for seconds only."""
         return any(
-            run.unsaved or (run.trial_id in self._ending and run.samples_now > run.samples_seen)
+            run.unsaved
+            or (run.trial_id in self._asked and run.progress.get("epoch", 0.0) > run.checkpoint_epoch)
             for run in self._records.running()
         )
 
@@ -89,6 +97,8 @@ class Listener(abc.ABC):
         if trial_id not in self._records:
             return None
         record = self._records[trial_id]
+        if kind in (START, SAVED):
+            self._saved_at[trial_id] = time.monotonic()
         if kind == START:
             return {"folder": f"{TRIALS_FOLDER}/{record.folder}", "checkpoints": record.resumable}
         if kind == EVALUATED:
@@ -124,9 +134,13 @@ class Listener(abc.ABC):
         return Decision(record.outcome == "running", unsaved.keep if unsaved else None)
 
     def progress(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
-        """Take in loss and learning rate between two evaluations."""
+        """Take in loss and learning rate between two evaluations; ask for a save where one is due."""
         self._records[trial_id].add_progress(metrics)
         self._progress.add(trial_id, metrics, timestamp)
+        minutes, since = self._log.state.options.save_every, self._saved_at.get(trial_id)
+        late = minutes and since is not None and time.monotonic() - since >= 60 * minutes
+        if late and trial_id not in self._asked:
+            self._ask("save", {trial_id})
 
     def flush_progress(self) -> None:
         try:
@@ -135,14 +149,13 @@ class Listener(abc.ABC):
             self.display.event(f"[yellow]{self._not_kept}[/]: {escape(str(error))}")
 
     def _saved(self, record: Trial, saved: dict[str, Any]) -> None:
-        kept = record.checkpoints
-        ends = record.trial_id in self._ending
-        if (
-            ends or saved["samples_seen"] in record.unsaved
-        ):  # else by a process that outlived its training's failure
+        kept, measured = record.checkpoints, saved["samples_seen"] in record.unsaved
+        # Else by a process that outlived its training's failure.
+        if measured or record.trial_id in self._asked:
             self._log.append(CheckpointSaved(trial_id=record.trial_id, **saved))
             self._tidy(record, [path for path in kept if path not in record.checkpoints])
-            self._ending.discard(record.trial_id)
+            if not measured:  # what it was asked for may come behind an evaluation
+                self._asked.discard(record.trial_id)
 
     def _recovered(self, record: Trial, reason: str) -> None:
         self._log.append(TrialRecovered(trial_id=record.trial_id, reason=reason))
@@ -176,12 +189,12 @@ class SearchCallback(Listener, ray.tune.Callback):
     def __init__(
         self,
         base: TrainConfig,
-        experiment: OpenExperiment,
+        session: Session,
         records: Records,
         judge: Judge,
         display: LiveDisplay,
     ) -> None:
-        super().__init__(experiment, records, display)
+        super().__init__(session, records, display)
         self._base, self._judge = base, judge
         self._running: set[str] = set()
         rungs = base.evaluate_at or ()
@@ -267,7 +280,7 @@ class SearchCallback(Listener, ray.tune.Callback):
         unknown = (
             saved["samples_seen"] not in record.unsaved and saved["checkpoint"] not in record.checkpoints
         )
-        if unknown and record.trial_id not in self._ending:
+        if unknown and record.trial_id not in self._asked:
             self._tidy(record, [saved["checkpoint"]])
         super()._saved(record, saved)
 

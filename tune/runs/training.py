@@ -66,7 +66,7 @@ class TrainingWatch(Listener):
     display: TrainDisplay
 
     def __init__(self, session: Session, display: TrainDisplay) -> None:
-        super().__init__(session.experiment, session.state.records, display)
+        super().__init__(session, session.state.records, display)
         self.record = self._records[TRIAL]
         self._failures, self._max_failures = 0, session.plan.options.max_failures
         self.error: str | None = None
@@ -140,7 +140,7 @@ def _fit(session: Session, watch: TrainingWatch) -> Literal["completed", "failed
         failure = ray.get(training)
     except KeyboardInterrupt:
         interrupted = True
-        watch.interrupt(channel)
+        watch.interrupt()
         ends = time.monotonic() + SAVE_SECONDS
         with contextlib.suppress(KeyboardInterrupt):  # once more
             while watch.saving() and time.monotonic() < ends:

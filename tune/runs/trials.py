@@ -52,17 +52,14 @@ class TrialRunner:
 
     def run_trials(self, earlier: Sequence[EarlierTrial], display: SearchDisplay) -> None:
         """Run all trials that have not ended yet; the log tells what comes of them, and what ended them."""
-        from trainer.train import budget_samples
-
         plan, log, state = self.session.plan, self.session.experiment.log, self.session.state
         records, steps = state.records, self.config.max_steps
-        budget = budget_samples(self.config, self.session.data.train.epoch_samples)
-        rates, rungs = state.trial_base_rates, self.config.evaluate_at or ()
+        rates, rungs = state.trial_base_rates, self.session.experiment.settings.rungs
         judge = Judge(plan.space.scheduler, rungs, records, objective_value(rates), rates.get("loss"))
         left = plan.options.trials - sum(record.status != "running" for record in records.all())
         searcher = None
         if left:
-            callback = SearchCallback(self.config, self.session.experiment, records, judge, display)
+            callback = SearchCallback(self.config, self.session, records, judge, display)
             searcher = Searcher(
                 plan.space,
                 seed=plan.options.seed,
@@ -70,7 +67,7 @@ class TrialRunner:
                 capacity=self._capacity,
                 proposed=callback.proposed,
                 earlier=earlier,
-                budget=lambda record: steps * record.effective_batch if steps else budget,
+                budget=lambda record: steps * record.effective_batch if steps else rungs[-1],
             )
             self._run(left, callback, searcher, self.trials_over)
         if state.over is None and state.all_ended:
@@ -83,7 +80,7 @@ class TrialRunner:
         """Run the repeats that are left, none stopped early; the log tells what comes of them, and what cut them."""
         records, left = self.session.state.repeats, self.session.state.open_repeats
         judge = Judge(NEVER_STOP, self.config.evaluate_at or (), records)
-        callback = SearchCallback(self.config, self.session.experiment, records, judge, display)
+        callback = SearchCallback(self.config, self.session, records, judge, display)
         settings = {name: planned.repeats[name] for name in left}
         searcher = Repeater(settings, records, self._capacity, callback.proposed)
         self._run(len(left), callback, searcher, self.final_round_cut)
@@ -140,7 +137,7 @@ class TrialRunner:
             look,
             saving=callback.saving,
             problem=lambda: reader.error or experiment.problem,
-            save=lambda: callback.interrupt(session.channel),
+            save=callback.interrupt,
         )
         # Another name in each session, as Ray counts anew. Ray pickles the function, which the log cannot be.
         suffix = folder_suffix(experiment)

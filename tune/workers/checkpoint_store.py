@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.training.report import Decision, Kept
+from trainer.training.report import Decision, Kept, Order
 
 if TYPE_CHECKING:
     from tune.cluster.progress_channel import Driver
@@ -31,8 +31,8 @@ class CheckpointStore:
         self.decide = decide
         self._name = ""
 
-    def asked_to_end(self) -> bool:
-        return self._driver.asked_to_end()
+    def order(self) -> Order | None:
+        return self._driver.order()
 
     def begin(self, samples_seen: int, step: int) -> Path:
         """Beside its place, or in a private folder for what goes to an object store."""

@@ -14,7 +14,7 @@ from trainer.config import TrainConfig
 from trainer.errors import DiskFullError
 from trainer.manifest import seal
 from trainer.training import saving
-from trainer.training.report import Decision, Kept
+from trainer.training.report import Decision, Kept, Order
 
 
 class KeptFolders:
@@ -25,12 +25,11 @@ class KeptFolders:
         self.folder, self.keeps = folder, keeps
         self.rows: list[Mapping[str, float]] = []
         self.saved: dict[int, Path] = {}
-        self.steps_left: int | None = None
+        self.orders: list[Order | None] = []
+        """After each step in turn."""
 
-    def asked_to_end(self) -> bool:
-        if self.steps_left is not None:
-            self.steps_left -= 1
-        return self.steps_left == 0
+    def order(self) -> Order | None:
+        return self.orders.pop(0) if self.orders else None
 
     def decide(self, metrics: Mapping[str, float]) -> Decision:
         self.rows.append(dict(metrics))
@@ -77,10 +76,10 @@ def test_a_checkpoint_between_evaluations_is_one_to_go_on_from(config: TrainConf
         kept.folder.mkdir()
     unbroken, ended, resumed = stores
     train(config, store=unbroken)
-    ended.steps_left = 2
+    ended.orders = ["save", "end"]
     assert train(config, store=ended).steps == 2
-    assert sorted(ended.saved) == [2] and not ended.rows
-    train(config, store=resumed, resume_from=ended.saved[2])
+    assert sorted(ended.saved) == [1, 2] and not ended.rows
+    train(config, store=resumed, resume_from=ended.saved[1])
     assert sorted(resumed.saved) == sorted(unbroken.saved) == [4]
     files = [kept.saved[4] / "model.safetensors" for kept in (unbroken, resumed)]
     assert files[0].read_bytes() == files[1].read_bytes()

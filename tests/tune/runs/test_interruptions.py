@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -22,7 +21,7 @@ from search_process import QUICK, Search, frozen, results, state
 from small_disks import mounted
 
 from tune.experiments.events import TrialProposed
-from tune.experiments.folder import EVENTS_FILE, PROGRESS_FILE
+from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.listing import list_experiments
 from tune.experiments.log import ExperimentLog, read_log
 from tune.experiments.storage import Storage
@@ -80,13 +79,14 @@ def test_interrupted_by_ctrl_c_and_no_secret_told(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     with mlflow_server(tmp_path / "server") as address:
         uri = address.replace("://", f"://me:{PASSWORD}@")
-        long = ["--trials", "2", "--epochs", "112", "--set", "log_every_seconds=0.2"]
+        long = ["--trials", "2", "--epochs", "112", "--set", "log_every_seconds=0.2", "--save-every", "0.02"]
         search = Search(tmp_path, *words(tmp_path, *long), **SECRETS, MLFLOW_TRACKING_URI=uri)
         search.wait_for("trial 001 epoch")
         assert listed(tmp_path) == "running"
         told = command_lines()
         check_refusals(tmp_path)
         search.wait_for(lambda: far_from_a_rung(experiment))
+        saved = state(experiment)["001"]["last_checkpoint"]  # what a kill would leave
         search.process.send_signal(signal.SIGINT)
         assert search.end() == 130, search.log
         assert "interrupted before all 2 trials had ended" in search.log
@@ -98,7 +98,7 @@ def test_interrupted_by_ctrl_c_and_no_secret_told(tmp_path: Path) -> None:
         stopped = state(experiment)["001"]  # it can go on from where it was, not only from its last rung
         assert stopped["status"] == "running"
         assert (experiment / stopped["last_checkpoint"] / "optimizer.pt").is_file()
-        assert int(stopped["last_checkpoint"][-9:]) > stopped["samples_seen"]
+        assert int(stopped["last_checkpoint"][-9:]) > int(saved[-9:]) > stopped["samples_seen"]
         client = mlflow.MlflowClient(address)
         (parent,) = client.search_experiments(filter_string="name = 'x'")
         runs = client.search_runs([parent.experiment_id])
@@ -128,12 +128,9 @@ def test_two_signals_at_once(tmp_path: Path, command: str) -> None:
 
 
 def far_from_a_rung(experiment: Path) -> bool:
-    """Whether the first trial has begun the way to its next rung, and has most of it to go."""
-    path = experiment / PROGRESS_FILE
-    lines = path.read_text().splitlines() if path.is_file() else []
-    seen = int(json.loads(lines[-1])["metrics"]["samples_seen"]) if lines else 0
-    last_rung = state(experiment)["001"]["samples_seen"]
-    return last_rung < seen < 1.5 * last_rung
+    """Whether the first trial has saved on the way to its next rung, and has most of it to go."""
+    trial = state(experiment)["001"]
+    return bool(trial["samples_seen"] < int(trial["last_checkpoint"][-9:]) < 1.5 * trial["samples_seen"])
 
 
 def check_refusals(folder: Path) -> None:

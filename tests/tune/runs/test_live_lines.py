@@ -5,18 +5,11 @@ from __future__ import annotations
 import io
 import re
 import time
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-from made_experiments import RUNGS, MadeLog
 from rich.console import Console
 
-from trainer.config import TrainConfig
-from tune.runs.callback import SearchCallback
 from tune.runs.search_display import SearchDisplay
 from tune.search.records import Records
-from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
 
 
 def lines_in(text: str) -> list[int]:
@@ -42,20 +35,3 @@ def test_all_lines_are_printed_once_in_their_order() -> None:
     assert lines_in(written.getvalue()) == list(range(301))
     assert ("[green]" in written.getvalue()) is False
     assert written.getvalue().count("0/300 trials ended") <= 3
-
-
-def test_a_trial_that_fails_once_it_was_stopped_is_not_printed_as_diverged(tmp_path: Path) -> None:
-    made, printed = MadeLog(tmp_path / "made"), list[str]()
-    made.session()
-    made.measure(made.begin("001"), RUNGS[0], 70.0, stop=True)
-    experiment: Any = SimpleNamespace(log=made.log, folder=made.experiment, before_deletion=lambda: None)
-    records, display = (
-        made.log.state.records,
-        SimpleNamespace(event=printed.append, print_progress=lambda: None),
-    )
-    callback = SearchCallback(TrainConfig(), experiment, records, Judge(NEVER_STOP, RUNGS, records), display)  # type: ignore[arg-type]
-    error = tmp_path / "error.txt"
-    error.write_text("Failure # 1\nValueError: made up\n")
-    callback.on_trial_error(0, [], SimpleNamespace(config={TRIAL_ID: "001"}, error_file=str(error)))
-    made.close()
-    assert ["failed" in line for line in printed] == [True], printed

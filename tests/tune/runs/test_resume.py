@@ -154,7 +154,7 @@ def test_the_command_that_runs_it_again_asks_for_the_same(finalists: int, tmp_pa
     options = dataclasses.replace(
         plan.options,
         **{"gpus_per_trial": 0.5, "cpus_per_trial": 2.0, "max_concurrent": 3, "max_failures": 0, "seed": 7},
-        **{"keep_checkpoints": "all", "track": ["mlflow", "tensorboard"]},
+        **{"keep_checkpoints": "all", "track": ["mlflow", "tensorboard"], "save_every": 2.5},
         **{
             "finalists": finalists,
             "repeats": 3 if finalists else 2,

@@ -247,10 +247,10 @@ class SearchMachine(RuleBasedStateMachine):
         rules = NEVER_STOP if self.final else self.plan.space.scheduler
         judge = Judge(rules, RUNGS, records, 60.0)
         display: Any = SimpleNamespace(event=lambda _: None, print_progress=lambda: None)
-        self.callback = SearchCallback(self.plan.base, self.experiment, records, judge, display)
         session: Any = SimpleNamespace(
-            plan=self.plan, resources=RESOURCES, experiment=self.experiment, state=state
+            plan=self.plan, resources=RESOURCES, experiment=self.experiment, state=state, channel=None
         )
+        self.callback = SearchCallback(self.plan.base, session, records, judge, display)
         runner = TrialRunner(session, self.plan.base, window_ratio=2.0)
         look = runner.final_round_cut if self.final else runner.trials_over
         self.stopper = RayStopper(self.experiment.log, look)

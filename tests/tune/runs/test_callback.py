@@ -1,0 +1,81 @@
+"""What trainings tell the driver, what of it is logged, and what they are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from made_experiments import RUNGS, MadeLog
+
+from trainer.config import TrainConfig
+from tune.cluster.progress_channel import EVALUATED, PROGRESS, SAVED, START
+from tune.runs.callback import SearchCallback
+from tune.search.records import Records
+from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
+
+
+class Driver:
+    """A callback over a log, which trainings reach without Ray."""
+
+    def __init__(self, made: MadeLog, records: Records) -> None:
+        self.printed, self.orders = list[str](), list[tuple[str, set[str]]]()
+        experiment = SimpleNamespace(log=made.log, folder=made.experiment, before_deletion=lambda: None)
+        order = SimpleNamespace(remote=lambda *words: self.orders.append(words))
+        session: Any = SimpleNamespace(experiment=experiment, channel=SimpleNamespace(order=order))
+        display: Any = SimpleNamespace(event=self.printed.append, print_progress=lambda: None)
+        judge = Judge(NEVER_STOP, RUNGS, records)
+        self.callback = SearchCallback(TrainConfig(evaluate_at=RUNGS), session, records, judge, display)
+
+    def tell(self, name: str, kind: str, **content: Any) -> Any:
+        return self.callback.receive(name, kind, content, 0.0)
+
+    def save(self, name: str, samples: int, keep: str = "all") -> None:
+        path = f"trials/{name}/checkpoint_{samples:09d}"
+        self.tell(name, SAVED, checkpoint=path, samples_seen=samples, epoch=samples / 800, keep=keep)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MadeLog:
+    made = MadeLog(tmp_path / "made")
+    made.session(save_every=1e-9)
+    return made
+
+
+def test_a_trial_that_fails_once_it_was_stopped_is_not_printed_as_diverged(
+    made: MadeLog, tmp_path: Path
+) -> None:
+    made.measure(made.begin("001"), RUNGS[0], 70.0, stop=True)
+    driver, error = Driver(made, made.log.state.records), tmp_path / "error.txt"
+    error.write_text("Failure # 1\nValueError: made up\n")
+    driver.callback.on_trial_error(0, [], SimpleNamespace(config={TRIAL_ID: "001"}, error_file=str(error)))
+    assert ["failed" in line for line in driver.printed] == [True], driver.printed
+
+
+def test_a_training_is_asked_to_save_once_it_has_not_for_so_long(made: MadeLog) -> None:
+    name = made.begin("001")
+    driver, trial = Driver(made, made.log.state.records), made.log.state.records[name]
+    driver.save(name, 8)
+    assert trial.resumable == [], "it was not asked: a process that outlived its training's failure"
+    driver.tell(name, START)
+    for samples in (16, 24):
+        driver.tell(name, PROGRESS, samples_seen=samples, epoch=samples / 800)
+    assert driver.orders == [("save", {name})]
+    driver.save(name, 24)
+    assert trial.resumable == [f"trials/{name}/checkpoint_000000024"]
+    driver.tell(name, PROGRESS, samples_seen=32, epoch=0.04)
+    assert driver.orders == 2 * [("save", {name})]
+
+
+def test_an_interrupted_repeat_has_time_to_save_behind_a_rung_that_was_not_saved_whole(made: MadeLog) -> None:
+    name, rung = made.begin("001-r1"), RUNGS[0]
+    driver = Driver(made, made.log.state.repeats)
+    metrics = {"samples_seen": rung, "epoch": rung / 800, "wer": 50.0, "eval_loss": 1.0, "finished": 0.0}
+    driver.tell(name, PROGRESS, samples_seen=rung, epoch=rung / 800)
+    assert driver.tell(name, EVALUATED, **metrics) == {"goes_on": True, "keep": "weights"}
+    driver.save(name, rung, "weights")
+    driver.callback.interrupt()
+    assert driver.callback.saving()
+    driver.save(name, rung + 8)
+    assert not driver.callback.saving()
