@@ -82,7 +82,7 @@ def test_winner_against_the_others(tmp_path: Path, capsys: pytest.CaptureFixture
         *("47.70", "points of WER gained: 80 % fewer errors"),
         *(
             "stopped early",
-            "above 49.50 %, the cutoff among",
+            "WER 50.50 % at 384 samples is above 49.50 %, the cutoff among 3 trials",
             "loss or WER was no finite number at 384 samples",
         ),
         *("RuntimeError: CUDA out of memory", "No clip was left out."),
