@@ -139,6 +139,14 @@ def find_model(model: str, *, weights: bool = False) -> Path:
     return Path(path) if Path(path).is_dir() else Path(fetch_model(path, weights=weights))
 
 
+def is_here(model: str) -> bool:
+    """Whether a model's weights are in a folder or in the hub's cache, so that nothing has to be fetched."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = model_path(model)
+    return Path(path).is_dir() or isinstance(try_to_load_from_cache(path, "model.safetensors"), str)
+
+
 def load_part(loader: Any, model: str, what: str, /, **kwargs: Any) -> Any:
     """`loader.from_pretrained`, with failures in one line; `what` names the part, and `weights` are large files."""
     from huggingface_hub.errors import StrictDataclassError

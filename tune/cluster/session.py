@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -40,6 +39,10 @@ _MOST_PENDING = 8
 """Trials whose processes start at once; all of them are proposed before the first one starts."""
 _OWN_PATIENCE = 5.0
 """The head that a search has started for itself does not come back."""
+_SESSION = "/ray/session_2000-01-01_00-00-00_000000_{}/sockets/plasma_store"
+"""Where Ray makes its sockets; behind the date stands its process."""
+_LONGEST_SOCKET = 107
+"""Bytes of a path that Unix takes for one."""
 
 
 @contextlib.contextmanager
@@ -62,14 +65,7 @@ def ray_session(console: Console, address: str | None = None) -> Iterator[None]:
     os.environ.setdefault("RAY_agent_register_timeout_ms", "180000")
     # Under `uv run` Ray would upload the working folder, recordings and all, and refuse it above 512 MiB.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    asked, address = address, joined_address(address)
-    try:
-        check_address(address)
-    except ResourceError as error:
-        if asked:
-            raise
-        problem = str(error).removeprefix("--address ")
-        raise ResourceError(f"RAY_ADDRESS={problem}; or unset RAY_ADDRESS, and Ray starts here") from error
+    address = checked_address(address)
     # Failed trials are told on the screen in a line and in full in their folder.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     # A search proposes no more trials than there is room for. Where that room is ours alone, they start at once: Tune
@@ -91,6 +87,41 @@ def ray_session(console: Console, address: str | None = None) -> Iterator[None]:
 def joined_address(asked: str | None) -> str:
     """Where Ray is joined: as asked, else `$RAY_ADDRESS`, else `local`, which starts one."""
     return asked or os.environ.get("RAY_ADDRESS") or "local"
+
+
+def checked_address(asked: str | None) -> str:
+    """Where Ray is joined, and can be.
+
+    Raises:
+        ResourceError: it is one for jobs or of Ray's client, or nothing listens there; or Ray, started here, could not
+            make its sockets.
+    """
+    address = joined_address(asked)
+    try:
+        check_address(address)
+    except ResourceError as error:
+        if asked:
+            raise
+        problem = str(error).removeprefix("--address ")
+        raise ResourceError(f"RAY_ADDRESS={problem}; or unset RAY_ADDRESS, and Ray starts here") from error
+    if (
+        address == "local"
+        and len(os.fsencode(_temp_folder() + _SESSION.format(os.getpid()))) > _LONGEST_SOCKET
+    ):
+        raise _no_start("its sockets' paths are too long for Unix")
+    return address
+
+
+def _temp_folder() -> str:
+    """Where Ray keeps its files, by its own rule."""
+    return os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+
+
+def _no_start(reason: str) -> ResourceError:
+    return ResourceError(
+        f"Ray cannot be started with its files in {_temp_folder()}/ray: {reason}; set RAY_TMPDIR to a folder of yours "
+        "with a short path"
+    )
 
 
 def _as_interrupt(number: int, frame: Any) -> None:
@@ -157,11 +188,7 @@ def _join(address: str, console: Console) -> None:
         except (OSError, RuntimeError) as error:
             reason = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:4])
             if local:
-                folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
-                raise ResourceError(
-                    f"Ray cannot be started with its files in {folder}/ray: {reason}; set RAY_TMPDIR to a folder of "
-                    "yours with a short path"
-                ) from error
+                raise _no_start(reason) from error
             raise ResourceError(f"--address {address}: cannot be joined: {reason}") from error
     if address != "local":
         nodes = alive_nodes()

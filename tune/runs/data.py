@@ -177,7 +177,7 @@ def prepare_features(
     with ProgressBar(console, "computing features") as progress:
         data = prepare(base, progress.update, table=table, waveforms=augments)
     allowed = allowed_tokens_note(base, data)
-    notes = [*data.notes, *_look_at(base, data), *([allowed] if allowed else [])]
+    notes = [*data.notes, *quick_notes(base, data), *([allowed] if allowed else [])]
     data = dataclasses.replace(data, notes=notes)
     say_notes(console, data.notes)
     kinds = data.splits["validation"].origins.kinds
@@ -196,7 +196,7 @@ def prepare_features(
     return data
 
 
-def _look_at(base: TrainConfig, data: PreparedData) -> list[str]:
+def quick_notes(base: TrainConfig, data: PreparedData) -> list[str]:
     """What looks wrong in texts and lengths, and the command that shows which clips it is; nothing for sound data."""
     from trainer.inspection.inspection import quick_look
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import logging
 import math
-import os
+import shutil
 import statistics
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from trainer.errors import ConfigError, DiskFullError
+from trainer.files import nearest_folder
 from trainer.scoring.translation import TRANSLATE
-from tune.cluster.session import this_machine
+from tune.cluster.session import checked_address, this_machine
 from tune.experiments.mlflow_store import check_store
-from tune.runs.data import describe_guard, load_guards, look_at_clips, what_clips_show
+from tune.runs.data import describe_guard, load_guards, look_at_clips, quick_notes, what_clips_show
 from tune.search.budgets import describe_duration
 from tune.search.records import Records
 from tune.search.scheduler import TRIAL_ID, describe_rungs
@@ -25,6 +29,7 @@ from tune.util.console import key_settings, say, say_notes, set_task
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.data.clips import ClipTable
+    from trainer.data.prepared import PreparedData
     from tune.cluster.resources import TrialResources
     from tune.runs.plan import Plan
     from tune.space.settings import SchedulerSettings
@@ -88,20 +93,18 @@ def describe_cost(samples: float, seconds_per_sample: float, resources: TrialRes
 
 
 def show_plan(plan: Plan, console: Console) -> None:
-    """Print what the search would do; reads the data's tables but no audio, and writes nothing.
+    """Print what the search would do; of the audio it reads a sample, and it leaves nothing.
 
     Raises:
-        UserError: the data, the store or the resources asked for cannot be used.
+        UserError: the data, the store or the resources asked for cannot be used, or the checkpoints would have no room.
     """
-    from trainer.train import with_samples
-
+    _check_space(plan)
     if "mlflow" in plan.trackers:
         check_store(plan.tracking_uri)
     table, notes = look_at_clips(plan.base, augments=plan.augments)
-    counts = {name: len(split) for name, split in table.splits.items()}
     resources = None
     # What another cluster has shows only when it is joined.
-    if not plan.address and "RAY_ADDRESS" not in os.environ:
+    if checked_address(plan.address) == "local":
         resources = plan.options.resources.fit([this_machine()])
         plan.check_fit(resources)
     set_task(console, plan.base.task)
@@ -113,10 +116,55 @@ def show_plan(plan: Plan, console: Console) -> None:
         say(console, f"guard {describe_guard(guard, found.name, len(found.clips))}")
         say_notes(console, found.notes)
     say_notes(console, notes)
-    say(
-        console,
-        f"data: {', '.join(f'{count:,} {name}' for name, count in counts.items())} clips, before their audio is read",
-    )
+    with _readable(plan, table, console) as data:
+        _show_clips(plan, table, data, console)
+        _show_search(plan, table, data, resources, console)
+
+
+def _check_space(plan: Plan) -> None:
+    trials = plan.options.trials
+    points = len(list(itertools.islice(plan.space.all_points(), trials)))
+    if 0 < points < trials:
+        raise ConfigError(
+            f"--trials {trials}: {plan.space.path} has only {points} different settings; take --trials {points}, "
+            "or add values to it"
+        )
+
+
+@contextlib.contextmanager
+def _readable(plan: Plan, table: ClipTable, console: Console) -> Iterator[PreparedData]:
+    """All clips where their features were computed before, else a sample, judged as all are in a search."""
+    from trainer.data.prepared import is_prepared, prepare
+    from trainer.data.sample import prepared_sample
+
+    how: dict[str, Any] = {"table": table, "waveforms": plan.augments}
+    with contextlib.ExitStack() as stack:
+        with console.status("looking for the audio files, and reading some ..."):
+            if is_prepared(plan.base, **how):
+                data = prepare(plan.base, **how)
+            else:
+                data = stack.enter_context(prepared_sample(plan.base, **how))
+        yield data
+
+
+def _show_clips(plan: Plan, table: ClipTable, data: PreparedData, console: Console) -> None:
+    say(console, f"data: {', '.join(f'{len(clips):,} {name}' for name, clips in table.splits.items())} clips")
+    if data.total < table.total:
+        say(console, f"all files are there, and a sample of {data.total:,} clips was read")
+    say_notes(console, [note for note in data.notes if note not in data.source_notes])
+    say_notes(console, quick_notes(plan.base, data))
+
+
+def _show_search(
+    plan: Plan,
+    table: ClipTable,
+    data: PreparedData,
+    resources: TrialResources | None,
+    console: Console,
+) -> None:
+    """What is searched, in how many samples, and what that takes."""
+    from trainer.train import with_samples
+
     if plan.base.task != TRANSLATE:
         say(console, what_clips_show(plan.base, table))
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
@@ -145,26 +193,30 @@ def show_plan(plan: Plan, console: Console) -> None:
             f"streaming: a trial that is not stopped reads and decodes {table.stream.cost(rungs[-1])}; all trials "
             f"together {table.stream.cost(samples)}, and each repeat of the final round as much as a trial",
         )
-    _show_cost(plan, table, samples, resources, console)
+    _show_cost(plan, data, samples, resources, console)
     say(console, "nothing was run")
 
 
 def _show_cost(
-    plan: Plan, table: ClipTable, samples: int, resources: TrialResources | None, console: Console
+    plan: Plan, data: PreparedData, samples: int, resources: TrialResources | None, console: Console
 ) -> None:
-    """Time from a few real steps, where that can be measured here, and disk space."""
-    from trainer.data.prepared import is_prepared
+    """Time from a few real steps, where that can be measured here, and disk space.
+
+    Raises:
+        DiskFullError: the checkpoints would have no room.
+    """
+    from trainer.model.pretrained import is_here
     from trainer.training.checkpoints import estimated_checkpoint_bytes
 
     if resources is None:
         say(console, "time: not estimated for another cluster")
     elif plan.base.workers > 1 or plan.base.deepspeed:
         say(console, "time: not estimated for several workers or DeepSpeed")
-    elif not is_prepared(plan.base, table=table, waveforms=plan.base.augments):
-        say(console, "time: not estimated, the features are not computed yet")
+    elif not is_here(plan.base.model):
+        say(console, "time: not estimated, the model is not here yet; a search fetches it")
     else:
         with console.status("training a few steps to estimate the time ..."):
-            seconds = seconds_per_sample(plan.base, resources.cpus_per_worker)
+            seconds = seconds_per_sample(plan.base, data, resources.cpus_per_worker)
         if seconds is None:
             say(console, f"time: not estimated, {plan.base.train_batch_size} clips have no memory here")
         else:
@@ -176,6 +228,13 @@ def _show_cost(
     whole, options = estimated_checkpoint_bytes(plan.base), plan.options
     runs = options.trials + options.n_finalists * options.repeats
     most = 2 * (resources.concurrent if resources else 1) * whole + runs * whole // 3
+    if plan.storage.folder is not None:
+        free = shutil.disk_usage(nearest_folder(plan.storage.folder)).free
+        if free < most:
+            raise DiskFullError(
+                f"--storage {plan.storage.text}: has {free / 1e9:.2g} GB free, and checkpoints take up to "
+                f"{most / 1e9:.2g} GB ({whole / 1e9:.2g} GB each); give a larger disk, fewer --trials, or method=lora"
+            )
     say(
         console,
         f"disk: up to {most / 1e9:.2g} GB of checkpoints ({whole / 1e9:.2g} GB each; the best and the last of running "
@@ -183,20 +242,20 @@ def _show_cost(
     )
 
 
-def seconds_per_sample(config: TrainConfig, cpus: float) -> float | None:
+def seconds_per_sample(config: TrainConfig, data: PreparedData, cpus: float) -> float | None:
     """Seconds of training per sample on this machine, from a few steps; None where memory ran out.
 
     Args:
-        config: settings of one worker, whose features are computed.
+        config: settings of one worker.
+        data: of which its clips are.
         cpus: threads of a trial.
     """
     import torch
 
-    from trainer.data.prepared import prepare
     from trainer.probe import probe_step
 
     torch.set_num_threads(max(1, int(cpus)))
-    rate = probe_step(config, prepare(config, waveforms=config.augments), seconds=_SECONDS)
+    rate = probe_step(config, data, seconds=_SECONDS)
     return 1 / rate if rate else None
 
 

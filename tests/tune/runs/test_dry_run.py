@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,10 +11,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import soundfile
+from demo_clips import demo_clips
 from plans import search_plan
 
 from trainer.config import TrainConfig
+from trainer.data import sample
 from trainer.errors import UserError
+from tune.cli import main
 from tune.experiments.storage import Storage
 from tune.runs.data import look_at_clips, what_clips_show
 from tune.runs.plan import Plan
@@ -54,6 +59,84 @@ def test_what_the_clips_can_show(clips: int, words: int, told: str) -> None:
         points = float(told.split(" under ")[1].split(maxsplit=1)[0])
         drawn = np.random.default_rng(0).choice([-1, 0, 1], (2000, clips * words), p=[0.05, 0.9, 0.05])
         assert 0.93 < (100 * abs(drawn.mean(axis=1)) <= points).mean() < 0.98
+
+
+WAV = {"mine/a.wav": 1.0, "mine/b.wav": 1.5, "mine/c.wav": 2.0}
+"""Files and their seconds."""
+NOT_READY: dict[str, tuple[str, dict[str, str], str]] = {
+    "files missing": (
+        "audio,text\n" + "".join(f"x{i}.wav,word {i}\n" for i in range(9)),
+        {},
+        "file not found",
+    ),
+    "paths of Windows": (
+        "audio,text\nC:\\x\\a.wav,one\nC:\\x\\b.wav,two\nC:\\x\\c.wav,three\n",
+        {},
+        "file not found",
+    ),
+    "too long": (
+        "audio,text\nlong.wav,one\nlong.wav,two\nlong.wav,three\n",
+        {},
+        "audio longer than the model's window of 4 s",
+    ),
+    "tokens": ("audio,text\na.wav,<|en|> one\nb.wav,two\nc.wav,three\n", {}, "hold tokens of Whisper"),
+    "address of jobs": (
+        "",
+        {"RAY_ADDRESS": "http://head:8265"},
+        "RAY_ADDRESS=http://head:8265: a search runs on a node",
+    ),
+    "long folder": (
+        "",
+        {"TMPDIR": "/tmp/" + 80 * "x"},
+        "sockets' paths are too long for Unix; set RAY_TMPDIR",
+    ),
+}
+"""A table of clips, variables, and what the line must say."""
+
+
+@pytest.mark.parametrize("name", NOT_READY)
+def test_what_a_search_would_stumble_over(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
+) -> None:
+    table, variables, told = NOT_READY[name]
+    (tmp_path / "mine").mkdir()
+    for file, seconds in {**WAV, "mine/long.wav": 5.0}.items():
+        soundfile.write(tmp_path / file, 0.1 * np.sin(np.arange(int(16_000 * seconds))), 16_000)
+    for variable in ("RAY_ADDRESS", "RAY_TMPDIR"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    data = []
+    if table:
+        (tmp_path / "mine" / "clips.csv").write_text(table)
+        data = ["--data", "mine/clips.csv", "--language", "en", "--set", "split_by=null"]
+    assert told in refused("--space", "lr_batch", "--dry-run", *data)
+
+
+def test_more_than_there_is(tmp_path: Path, refused: Callable[..., str]) -> None:
+    (tmp_path / "one.yaml").write_text("train_batch_size: {type: choice, values: [4, 8]}\n")
+    line = refused("--space", "one.yaml", "--trials", "20", "--dry-run")
+    assert "--trials 20: " in line and "has only 2 different settings; take --trials 2" in line
+    line = refused("--space", "lr_batch", "--trials", "1000000", "--keep-checkpoints", "all", "--dry-run")
+    assert re.search(r"--storage .*: has .* GB free, and checkpoints take up to [\d.e+]+ GB", line), line
+
+
+def test_a_sample_is_read_where_features_were_not_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sample, "SAMPLED", 10)
+    rows = ["audio,text"]
+    for number, (clip, text) in enumerate(demo_clips()[:60]):
+        soundfile.write(tmp_path / f"{number}.wav", clip, 16_000)
+        rows.append(f"{number}.wav,{text}")
+    (tmp_path / "clips.csv").write_text("\n".join(rows))
+    asked = ["--data", "clips.csv", "--language", "en", "--set", "cache_dir=cache"]
+    assert main(["--space", "lr_batch", "--trials", "2", "--dry-run", *asked]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"all files are there, and a sample of \d\d clips was read", printed), printed
+    assert re.search(r"time: about .* ms a sample measured here", printed), printed
+    assert not (tmp_path / "cache").exists()
 
 
 def test_what_changed_clips_need_is_known_before_anything_starts(tmp_path: Path) -> None:
