@@ -36,7 +36,7 @@ def resolve_language(name: str) -> str:
     """Whisper's code of a language.
 
     Args:
-        name: an English name (`Belarusian`), a code of ISO 639-1, 639-2 or 639-3 (`be`, `bel`), a BCP 47 tag whose
+        name: a name, English or its own (`Belarusian`, `Deutsch`), a code of ISO 639-1, 639-2 or 639-3 (`be`, `bel`), a BCP 47 tag whose
             script and region do not count (`zh-Hant`, `pt_BR`), or Whisper's token (`<|be|>`).
 
     Raises:
@@ -48,12 +48,11 @@ def resolve_language(name: str) -> str:
     if key in CODES:
         return key
     tag = key.replace("_", "-")
-    if langcodes.tag_is_valid(tag) and langcodes.Language.get(tag).language not in (
-        None,
-        "und",
-        "mul",
-        "zxx",
-    ):
+    if not langcodes.tag_is_valid(tag):
+        with contextlib.suppress(LookupError):
+            tag = langcodes.find(key).to_tag()
+    no_language = (None, "und", "mul", "zxx")
+    if langcodes.tag_is_valid(tag) and langcodes.Language.get(tag).language not in no_language:
         code = _nearest(tag, _SAME)
         if code is not None:
             return code
@@ -68,7 +67,7 @@ def resolve_language(name: str) -> str:
             return str(TO_LANGUAGE_CODE[key])
         alike = " or ".join(difflib.get_close_matches(key, TO_LANGUAGE_CODE, n=3, cutoff=0.75))
         hint = (
-            f"did you mean {alike}? " * bool(alike) + "use its English name or a code such as en, bel or gsw"
+            f"did you mean {alike}? " * bool(alike) + "use its name or a code such as en, bel or gsw"
         )
     raise ConfigError(f"language={name!r}: Whisper does not know this language; {hint}")
 

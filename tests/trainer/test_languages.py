@@ -37,7 +37,8 @@ OTHERS = """
 he: iw iw-IL | jw: jv jav | no: nb nob nb-NO | zh: cmn zh-CN zh-TW zh-Hant zh_hans_cn cmn_hans_cn | yue:
 zh-yue yue_hant_hk | tl: fil fil_ph | ms: zsm | id: in | fa: pes prs | ar: arb | sw: swh | az:
 azj | uz: uzn | et: ekk | lv: lvs | mn: khk | ne: npi | sq: als | mg: plt | yi: ydd | ro: mo | pa:
-Punjabi | zh: Mandarin | yue: Cantonese | sr: sh hbs
+Punjabi | zh: Mandarin | yue: Cantonese | sr: sh hbs | de: Deutsch
+| be: Беларуская | fr: Français | ja: 日本語 | nn: nynorsk
 """
 
 
@@ -51,9 +52,9 @@ def test_older_and_narrower_codes(entry: str) -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("belorussian", "did you mean belarusian"),
-        ("klingon!!", "language; use its English name or a code such as en, bel or gsw"),
-        ("xx", "use its English name"),
+        ("belorusian", "did you mean belarusian"),
+        ("no such!!", "language; use its name or a code such as en, bel or gsw"),
+        ("xx", "use its name"),
         ("ig", "give a related one that it knows"),
         ("arz", "give a related one that it knows, as ar (Arabic); two or three trainings tell"),
         ("nan-tw", "as zh (Chinese)"),
