@@ -16,6 +16,7 @@ from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import Baseline
 from tune.experiments.results import BASELINE_CLIPS_FILE
 from tune.runs.session import Session, finite
+from tune.util.console import doing
 from tune.util.errors import ResourceError, error_line, first_line
 from tune.workers.inputs import TrialInputs
 from tune.workers.trainable import evaluate_checkpoint, evaluate_shared, run_and_free
@@ -146,7 +147,7 @@ def measure_held_out(
         found = begin_in_worker(session, evaluate_checkpoint, inputs, files, str(run.checkpoint), "test")
         whole = session.plan.base.replace(full_window_evaluation=True)
         base = measure_untouched(session, whole, "test")  # beside it, where there is room
-        with session.console.status("measuring the test split ..."):
+        with doing(session.console, "measuring the test split"):
             return found(), base
     except (UserError, ray.exceptions.RayError) as error:
         session.say(f"warning: the best run is not measured on the test split: {first_line(error)}")
@@ -163,10 +164,10 @@ def measure_untouched(
 ) -> Evaluation:
     """The untouched model as these settings measure it, on some clips or all of a split, or of a guard."""
     whole = config.full_window_evaluation
-    where = f"on {guard} " if guard else "" if whole else "in the trainings' window "
+    where = f" on {guard}" if guard else "" if whole else " in the trainings' window"
     if clips is not None and len(clips) == len(session.data.splits[split]):
         clips = None
-    with session.console.status(f"measuring the base model {config.model} {where}..."):
+    with doing(session.console, f"measuring the base model {config.model}{where}"):
         return in_worker(session, evaluate_shared, session.inputs(config, guard), split, not whole, clips)
 
 

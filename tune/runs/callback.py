@@ -143,6 +143,7 @@ class Listener(abc.ABC):
             self._ask("save", {trial_id})
 
     def flush_progress(self) -> None:
+        self.display.look()
         try:
             self._progress.flush()
         except OSError as error:  # it may be lost

@@ -33,6 +33,10 @@ _STATUS = {
 }
 
 
+_LINES = 4
+"""Running trials that have a line each."""
+
+
 class SearchDisplay(LiveDisplay):
     def __init__(
         self,
@@ -48,6 +52,8 @@ class SearchDisplay(LiveDisplay):
         super().__init__(console, trouble)
         self._records, self._n_trials, self._budget = records, n_trials, budget
         self._baseline, self._noun = baseline, noun
+        self._before: dict[str, tuple[float, int]] = {}
+        """When `running` was called last, and the samples that each trial had seen."""
 
     def parts(self) -> list[str]:
         """How far the search is: trials ended, best so far, time left."""
@@ -60,6 +66,28 @@ class SearchDisplay(LiveDisplay):
         if left is not None and ended < self._n_trials:
             parts.append(f"about {clock(left)} left")
         return parts
+
+    def running(self) -> list[str]:
+        """Where each running trial stands; all in one line where there are many."""
+        trials, now = self._records.running(), time.monotonic()
+        lines, speeds = [], []
+        for trial in trials:
+            seen, (then, before) = trial.samples_now, self._before.get(trial.trial_id, (now, 0))
+            self._before[trial.trial_id] = now, seen
+            parts = [f"trial {trial.trial_id}: {seen:,} of {self._budget:,} samples"]
+            parts += [f"loss {trial.progress['loss']:.4f}"] if "loss" in trial.progress else []
+            if seen > before and now > then:
+                speeds.append((seen - before) / (now - then))
+                left = clock((self._budget - seen) / speeds[-1])
+                parts += [f"{speeds[-1]:.3g} samples/s", f"about {left} to its end"]
+            lines.append(" · ".join(parts))
+        if len(trials) <= _LINES:
+            return lines
+        seen = [trial.samples_now for trial in trials]
+        return [
+            f"{len(trials)} {self._noun} run: {min(seen):,} to {max(seen):,} of {self._budget:,} samples · "
+            f"{sum(speeds):.3g} samples/s"
+        ]
 
     def __rich__(self) -> Group:
         trials, best = self._records.all(), self._records.best()

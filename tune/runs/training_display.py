@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tune.search.records import Trial
 
 ERROR_FILE = "error.txt"
-_EVERY_SECONDS = 30.0
-"""Between two lines of progress where there is no terminal."""
 
 
 class TrainDisplay(LiveDisplay):
@@ -38,7 +36,6 @@ class TrainDisplay(LiveDisplay):
     ) -> None:
         super().__init__(console, trouble)
         self._record, self._budget, self._baseline = record, budget, baseline
-        self._last_printed = self._started
         self._first: tuple[float, int] | None = None
         """When the workers first reported, and the samples seen by then."""
 
@@ -50,12 +47,6 @@ class TrainDisplay(LiveDisplay):
         """The training has gone on."""
         if self._first is None:
             self._first = time.monotonic(), self._record.samples_now
-        if time.monotonic() - self._last_printed >= _EVERY_SECONDS:
-            self.print_progress()
-
-    def print_progress(self) -> None:
-        super().print_progress()
-        self._last_printed = time.monotonic()
 
     def parts(self) -> list[str]:
         """Where the training stands: epoch, loss, rates, time left."""

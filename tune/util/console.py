@@ -5,6 +5,8 @@ from __future__ import annotations
 import abc
 import collections
 import contextlib
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,6 +33,8 @@ SHORT_NAMES = {
 }
 _LINE_SECONDS = 30.0
 """Between two lines of progress where there is no terminal."""
+_MINUTE = 60.0
+"""The same of what takes hours."""
 
 
 class TaskConsole(Console):
@@ -44,9 +48,15 @@ class TaskConsole(Console):
 
 
 def make_console(*, error: bool = False) -> TaskConsole:
-    """A console for people: 120 columns where the output is no terminal, no automatic colours of numbers."""
-    console = TaskConsole(highlight=False, stderr=error)
-    return console if console.is_terminal else TaskConsole(highlight=False, stderr=error, width=120)
+    """A console for people: 120 columns where the output is no terminal, no automatic colours of numbers.
+
+    A notebook is no terminal, though it sets FORCE_COLOR: what is live would fill it with outputs.
+    """
+    terminal = (sys.stderr if error else sys.stdout).isatty()
+    width = None if terminal else 120
+    return TaskConsole(
+        highlight=False, stderr=error, force_terminal=terminal, force_jupyter=False, width=width
+    )
 
 
 def set_task(console: Console, task: str) -> None:
@@ -92,6 +102,29 @@ def clock(seconds: float) -> str:
     whole = int(seconds)
     hours, rest = divmod(whole, 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60:02d}:{rest % 60:02d}"
+
+
+@contextlib.contextmanager
+def doing(console: Console, what: str) -> Iterator[None]:
+    """Show what is done in the block: live on a terminal, elsewhere a line before it and one each minute."""
+    if console.is_terminal:
+        with console.status(f"{what} ..."):
+            yield
+        return
+    say(console, f"{what} ...")
+    begun, done = time.monotonic(), threading.Event()
+
+    def go_on() -> None:
+        while not done.wait(_MINUTE):
+            say(console, f"{what}: for {clock(time.monotonic() - begun)}")
+
+    thread = threading.Thread(target=go_on, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 class ProgressBar:
@@ -156,11 +189,11 @@ class LiveDisplay(abc.ABC):
     def __init__(self, console: Console, trouble: Callable[[], str | None]) -> None:
         """`trouble` gives what the summary ends with, if there is any."""
         self._console, self._trouble = console, trouble
-        self._started = time.monotonic()
+        self._started = self._shown_at = time.monotonic()
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        self._started = time.monotonic()
+        self._started = self._shown_at = time.monotonic()
         if self._console.is_terminal:
             self._live = _LiveLines(self, self._console)
             self._live.start()
@@ -186,6 +219,19 @@ class LiveDisplay(abc.ABC):
         """Print the summary where nothing live shows it."""
         if self._live is None:
             self.event(escape(self.summary()))
+
+    def running(self) -> list[str]:
+        """What there is to say of each thing that runs, once a minute where nothing live shows it."""
+        return []
+
+    def look(self) -> None:
+        """Called every second or so: print how far it is where nothing live shows it, once a minute."""
+        now = time.monotonic()
+        if self._live is None and now - self._shown_at >= _MINUTE:
+            self._shown_at = now
+            for line in self.running():
+                self.event(escape(line))
+            self.print_progress()
 
     def event(self, text: str) -> None:
         """Print one line, which may hold rich's markup, with the time since the start; within a second where

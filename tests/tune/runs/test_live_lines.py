@@ -1,4 +1,4 @@
-"""The live display of a search: every line is printed once and in order, and the table is not drawn at each of them."""
+"""What a search prints while it runs: on a terminal every line once and in order; elsewhere where it stands."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import io
 import re
 import time
 
+import pytest
 from rich.console import Console
 
 from tune.runs.search_display import SearchDisplay
 from tune.search.records import Records
+from tune.util import console as consoles
+from tune.util.console import doing, make_console
 
 
 def lines_in(text: str) -> list[int]:
@@ -35,3 +38,47 @@ def test_all_lines_are_printed_once_in_their_order() -> None:
     assert lines_in(written.getvalue()) == list(range(301))
     assert ("[green]" in written.getvalue()) is False
     assert written.getvalue().count("0/300 trials ended") <= 3
+
+
+def test_without_a_terminal_each_running_trial_has_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    written, records = io.StringIO(), Records()
+    shown = SearchDisplay(
+        Console(file=written, width=120),
+        records,
+        n_trials=8,
+        budget=900,
+        baseline="base",
+        trouble=lambda: None,
+    )
+    with shown:
+        first = records.start("001", {"learning_rate": 1e-3}, 8)
+        shown.look()
+        assert written.getvalue() == "", "no minute has passed"
+        monkeypatch.setattr(consoles, "_MINUTE", 0.0)
+        for seen in (100, 200):
+            first.add_progress({"samples_seen": seen, "epoch": seen / 300, "loss": 1.5})
+            shown.look()
+        line, total = written.getvalue().splitlines()[-2:]
+        assert re.search(
+            r"trial 001: 200 of 900 samples · loss 1\.5000 · \S+ samples/s · about 0\d:\d\d to its end", line
+        )
+        assert "0/8 trials ended · about 0" in total
+        for number in range(2, 6):
+            records.start(f"00{number}", {}, 8).add_progress({"samples_seen": number, "epoch": 0.01})
+        shown.look()
+        assert "5 trials run: 2 to 200 of 900 samples" in written.getvalue().splitlines()[-2]
+
+
+def test_without_a_terminal_what_takes_long_has_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consoles, "_MINUTE", 0.05)
+    written = io.StringIO()
+    with doing(Console(file=written), "measuring"):
+        time.sleep(0.3)
+    begun, *later = written.getvalue().splitlines()
+    assert begun == "measuring ..."
+    assert later and set(later) == {"measuring: for 00:00"}
+
+
+def test_a_notebook_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert not make_console().is_terminal
