@@ -66,9 +66,7 @@ def resolve_language(name: str) -> str:
         if key in TO_LANGUAGE_CODE:
             return str(TO_LANGUAGE_CODE[key])
         alike = " or ".join(difflib.get_close_matches(key, TO_LANGUAGE_CODE, n=3, cutoff=0.75))
-        hint = (
-            f"did you mean {alike}? " * bool(alike) + "use its name or a code such as en, bel or gsw"
-        )
+        hint = f"did you mean {alike}? " * bool(alike) + "use its name or a code such as en, bel or gsw"
     raise ConfigError(f"language={name!r}: Whisper does not know this language; {hint}")
 
 

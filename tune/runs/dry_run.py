@@ -135,7 +135,7 @@ def _check_space(plan: Plan) -> None:
 def _readable(plan: Plan, table: ClipTable, console: Console) -> Iterator[PreparedData]:
     """All clips where their features were computed before, else a sample, judged as all are in a search."""
     from trainer.data.prepared import is_prepared, prepare
-    from trainer.data.sample import prepared_sample
+    from trainer.inspection.sample import prepared_sample
 
     how: dict[str, Any] = {"table": table, "waveforms": plan.augments}
     with contextlib.ExitStack() as stack:

@@ -15,8 +15,8 @@ from demo_clips import demo_clips
 from plans import search_plan
 
 from trainer.config import TrainConfig
-from trainer.data import sample
 from trainer.errors import UserError
+from trainer.inspection import sample
 from tune.cli import main
 from tune.experiments.storage import Storage
 from tune.runs.data import look_at_clips, what_clips_show
