@@ -36,8 +36,9 @@ def resolve_language(name: str) -> str:
     """Whisper's code of a language.
 
     Args:
-        name: a name, English or its own (`Belarusian`, `Deutsch`), a code of ISO 639-1, 639-2 or 639-3 (`be`, `bel`), a BCP 47 tag whose
-            script and region do not count (`zh-Hant`, `pt_BR`), or Whisper's token (`<|be|>`).
+        name: a name in English or in the language itself (`Belarusian`, `Deutsch`), a code of ISO 639-1, 639-2 or
+            639-3 (`be`, `bel`), a BCP 47 tag whose script and region do not count (`zh-Hant`, `pt_BR`), or Whisper's
+            token (`<|be|>`).
 
     Raises:
         ConfigError: Whisper has no such language; of a code a related language is told, of a name those like it.
