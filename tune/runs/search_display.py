@@ -83,9 +83,9 @@ class SearchDisplay(LiveDisplay):
             lines.append(" · ".join(parts))
         if len(trials) <= _LINES:
             return lines
-        seen = [trial.samples_now for trial in trials]
+        every = [trial.samples_now for trial in trials]
         return [
-            f"{len(trials)} {self._noun} run: {min(seen):,} to {max(seen):,} of {self._budget:,} samples · "
+            f"{len(trials)} {self._noun} run: {min(every):,} to {max(every):,} of {self._budget:,} samples · "
             f"{sum(speeds):.3g} samples/s"
         ]
 
