@@ -44,13 +44,19 @@ def test_every_option_is_a_keyword(
         (search, {"space": "lr_bach"}, ["--space", "lr_bach"], SpaceError),
         (
             search,
-            {"space": "lr_batch", "settings": {"warmup_steps": 10, "dropout": 2}},
-            ["--space", "lr_batch", "--set", "warmup_steps=10", "--set", "dropout=2"],
+            {"space": "lr_batch", "settings": {"max_steps": None, "spec_augment": True, "dropout": 2}},
+            ["--space", "lr_batch", "--set=max_steps=null", "--set=spec_augment=true", "--set=dropout=2"],
             ConfigError,
         ),
         (search, {"space": "lr_batch", "trials": "many"}, ["--space=lr_batch", "--trials=many"], ConfigError),
         (search, {"resume": "nothing"}, ["--resume", "nothing"], ExperimentError),
         (train, {"trial": "001"}, ["train", "--trial", "001"], ConfigError),
+        (
+            train,
+            {"from_experiment": "x", "track": ["mlflow", "tensorboard"], "trial": "001"},
+            ["train", "--from", "x", "--track", "mlflow", "tensorboard", "--trial", "001"],
+            ExperimentError,
+        ),
     ],
 )
 def test_mistakes_are_raised_with_the_line_that_the_command_prints(

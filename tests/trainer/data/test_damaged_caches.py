@@ -170,10 +170,11 @@ def test_killed_half_way_it_goes_on_where_it_was(
 
 @pytest.mark.parametrize("waveforms", [True, False])
 def test_what_was_begun_with_or_without_waveforms(
-    many: TrainConfig, whole: PreparedData, waveforms: bool
+    many: TrainConfig, heard: list[AudioSource], whole: PreparedData, waveforms: bool
 ) -> None:
     interrupted(many, waveforms=waveforms)
     assert snapshot(prepare(many)) == snapshot(whole)
+    assert len(heard) < CLIPS + KILLED // 2, "what was computed is not computed again"
     assert not is_prepared(many, waveforms=True), "some have theirs"
     assert content(prepare(many, waveforms=True)) == content(whole)
 

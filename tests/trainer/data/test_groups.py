@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from make_data import load, sizes, write_manifest
 
+from trainer.config import TrainConfig
 from trainer.data.clip import Clip
 from trainer.data.clips import ClipTable
+from trainer.data.drops import check_drops
 from trainer.errors import DataError
 
 
@@ -61,6 +63,18 @@ def test_links_to_one_file_are_one_file(tmp_path: Path) -> None:
     assert not shared(
         load(write_manifest(tmp_path / "x.csv", told)), lambda clip: str(Path(clip.path).resolve())
     )
+
+
+def test_a_file_of_two_given_splits_is_left_out_of_training(tmp_path: Path) -> None:
+    told = [row | {"split": "train"} for row in rows(20)]
+    told += [{"audio": f"{number}.wav", "text": f"again {number}", "split": "test"} for number in range(3)]
+    table = load(write_manifest(tmp_path / "x.csv", told))
+    assert not parts(table, lambda clip: clip.name)["train"] & {"0.wav", "1.wav", "2.wav"}
+    assert sorted(drop.name for drop in table.drops) == ["0.wav", "1.wav", "2.wav"]
+    assert {(drop.split, drop.reason) for drop in table.drops} == {("train", "other_split")}
+    # It is no damage that could stop a run, however large the share.
+    assert check_drops(TrainConfig(max_dropped_share=0.0), table.drops, total=23, window=30.0)
+    assert sizes(load(tmp_path / "x.csv", split_by=None))["train"] == 18
 
 
 def test_speakers_are_in_one_split(tmp_path: Path) -> None:

@@ -195,6 +195,8 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert "has no source 'c'; it has a, b" in first
     assert "mix.yaml:2: a: data='" in second
     assert "mix.yaml:3: b: text_column='x': no such column" in third
+    with pytest.raises(ConfigError, match="source_weights"):
+        load_clips(TrainConfig(source_weights="a=2"))
     with pytest.raises(ConfigError, match="must be weights from 0 to 1000"):
         TrainConfig(source_weights="a=2,a=1")
     assert TrainConfig(source_weights="a=2").replace(**{"weight.b": 0.5}).weights == {"a": 2.0, "b": 0.5}

@@ -60,7 +60,7 @@ def test_cues_are_cut_right(talks: Path) -> None:
 
 @pytest.mark.parametrize(
     ("model", "most", "wanted"),
-    [("whisper_tiny_processor", None, 20.0), ("demo", 8.0, 4.0)],
+    [("whisper_tiny_processor", None, 20.0), ("whisper_tiny_processor", 8.0, 8.0), ("demo", 8.0, 4.0)],
 )
 def test_short_cues_that_are_near_are_joined(
     model: str, most: float | None, wanted: float, talks: Path, request: pytest.FixtureRequest

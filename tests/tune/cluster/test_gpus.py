@@ -15,6 +15,7 @@ from search_process import QUICK, Search
 
 from trainer.config import TrainConfig
 from tune.cli import main
+from tune.cluster import session
 from tune.cluster.session import gpu_precision
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log
@@ -25,7 +26,7 @@ from tune.workers.inputs import TrialInputs
     ("kind", "workers", "words", "expected"),
     [
         ("search", 1, ["--gpus-per-trial", "2"], "--gpus-per-trial 2: each worker uses one GPU"),
-        ("search", 2, ["--gpus-per-trial", "2"], "this machine has 0 GPUs"),
+        ("search", 2, ["--gpus-per-trial", "3"], "--gpus-per-trial 3: each worker uses one GPU"),
         ("training", 1, ["--gpus-per-worker", "2"], "--gpus-per-worker 2: each worker uses one GPU"),
     ],
 )
@@ -89,19 +90,11 @@ def test_precision_is_that_of_the_gpus_with_which_the_search_began(
     assert session is not None and (session.session, session.precision) == (2, "bf16")
 
 
-@pytest.mark.slow
-@pytest.mark.occasional
-def test_precision_is_one_that_all_gpus_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNE_WHISPER_PRETEND_GPUS", "8.0")
-    with Nodes(cpus=1, gpus=1) as nodes:
-        monkeypatch.setenv("TUNE_WHISPER_PRETEND_GPUS", "7.5")
-        nodes.add(cpus=1, gpus=1)
-        ray.shutdown()
-        ray.init(nodes.address, log_to_driver=False)
-        try:
-            assert gpu_precision() == "fp16"
-        finally:
-            ray.shutdown()
+def test_precision_is_one_that_all_gpus_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "nodes", lambda: [])
+    for capabilities, expected in (([8.0, 7.5], "fp16"), ([8.0, 9.0, None], "bf16"), ([None], "auto")):
+        monkeypatch.setattr(session, "_on_nodes", lambda *_, found=capabilities, **__: dict(enumerate(found)))
+        assert gpu_precision() == expected
 
 
 @pytest.mark.parametrize(("gpus", "share"), [(0.25, 0.25), (1.0, 1.0), (2.0, 1.0), (0.0, 1.0)])

@@ -21,7 +21,10 @@ from ray_nodes import Nodes, need_namespaces
 from s3_server import S3Server, give_keys
 
 from trainer.model.pretrained import DEMO_MODEL
+from tune.cluster import session
+from tune.cluster.session import check_shared
 from tune.experiments.storage import Storage
+from tune.util.errors import ResourceError
 from tune.workers.node_copies import CACHE, NodeCopies
 
 Enter = Callable[[str], Path]
@@ -68,8 +71,11 @@ def test_two_processes_of_a_node_have_one_copy_from_a_bucket(
     driver.rename(tmp_path / "not seen here")
     sent = pickle.dumps(copies)
     with concurrent.futures.ThreadPoolExecutor(2) as tasks:
-        first, second = tasks.map(lambda _: pickle.loads(sent).local(folder), range(2))
-    assert first == second
+        local = tasks.map(
+            lambda _: (found := pickle.loads(sent).local(folder), found.stat().st_ino), range(2)
+        )
+        (first, inode), second = local
+    assert (first, inode) == second, "one of them is used"
     assert first.parent == other / "cache" / "tune-whisper" / "shared"
     assert contents(first) == content
 
@@ -101,6 +107,19 @@ def test_a_shared_folder_is_read_in_place(enter: Enter, tmp_path: Path) -> None:
     assert str(copies.local(outside)).startswith(f"{storage.folder}/{CACHE}/noises-")
     assert (copies.local(outside) / "deep" / "small.txt").read_text() == "noises"
     assert contents(changed.local(outside)) == contents(outside)
+
+
+def test_a_folder_that_a_node_does_not_see(
+    enter: Enter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter("driver")
+    nodes = [{"Alive": True, "NodeID": name} for name in ("driver", "other", "third")]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    seen = {"10.0.0.2": False, "10.0.0.3": True}
+    monkeypatch.setattr(session, "_on_nodes", lambda others, exists, token: seen if exists(token) else {})
+    with pytest.raises(ResourceError, match=r"--storage x: is not seen by the node 10\.0\.0\.2; give a"):
+        check_shared(tmp_path / "made", "x")
+    assert not list((tmp_path / "made").iterdir())
 
 
 @pytest.mark.slow

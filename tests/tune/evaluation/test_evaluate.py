@@ -38,6 +38,7 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, value in load_file(folder / "model.safetensors").items()
     }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "train_config.json").write_text('["of another program"]')
     return folder
 
 

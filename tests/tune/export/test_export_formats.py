@@ -43,10 +43,6 @@ for package in ("ctranslate2", "faster_whisper", "pywhispercpp", "gguf"):
     pytest.importorskip(package)
 
 
-def quiet(*_: object) -> None:
-    """Progress that nobody sees."""
-
-
 def target(name: str, quantization: str | None = None) -> Target:
     [found] = resolve_targets([name], quantization)
     return found

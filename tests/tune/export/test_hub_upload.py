@@ -99,6 +99,8 @@ def test_pushed_and_loaded_again(hub: Hub, push: Push, model: Path) -> None:
     assert len(WhisperProcessor.from_pretrained("me/whisper-be").tokenizer) > 100
     fetched = Path(fetch_model("me/whisper-be", weights=True))
     assert (fetched / "model.safetensors").read_bytes() == (DEMO_MODEL / "model.safetensors").read_bytes()
+    assert main(["export", "--from-model", "me/whisper-be", "--output", "again"]) == 0
+    assert (model.parent / "again" / "model.safetensors").is_file()
 
 
 def test_again_updates_what_changed(hub: Hub, model: Path, push: Push) -> None:

@@ -128,6 +128,8 @@ def test_a_job_that_fails(head: Nodes, tmp_path: Path, capsys: pytest.CaptureFix
     printed = capsys.readouterr()
     assert "error: --experiment taken: exists already" in printed.out
     assert "tune-whisper-taken failed after " in printed.err
+    assert main(["status", "taken", "--address", head.url]) == 0
+    assert "reason: " in capsys.readouterr().out
 
 
 def test_a_proxy_that_wants_a_token_and_another_version_of_ray(

@@ -174,6 +174,13 @@ def test_whoever_finds_the_end_undone_does_it(tmp_path: Path) -> None:
         resume("x", search.storage, {})
 
 
+def test_all_weights_stay_where_that_is_asked_for(tmp_path: Path) -> None:
+    search = Search(tmp_path, finalists=0, keep_checkpoints="all")
+    search.train_all(t001=30.0, t002=31.0)
+    search.end()
+    assert search.weights() == {"001", "002"}
+
+
 def test_how_trials_are_measured_holds_for_a_searchs_life(tmp_path: Path) -> None:
     """On commit 5857576 other finalists on resume changed it, and WERs of both kinds met in one rung."""
     for name, finalists, other in (("with", 2, 0), ("without", 0, 2)):

@@ -86,7 +86,7 @@ def test_a_search_on_s3_goes_on_without_local_files(tmp_path: Path, monkeypatch:
         folder.download()
         runs = mlflow.MlflowClient(f"sqlite:///{folder.path}/mlflow.db").search_runs(["1"])
         assert len(runs) == 2, "a search and its trial; or runs were made twice"
-        assert main(["export", "killed", "--output", str(tmp_path / "model"), *place]) == 0
+        assert main(["export", "killed", "--trial", "1", "--output", str(tmp_path / "model"), *place]) == 0
         assert json.loads((tmp_path / "model" / "evaluation.json").read_text())["trial_id"] == "001"
         assert main(words) == 2, "the experiment exists already"
         names = folder.store.files("killed")

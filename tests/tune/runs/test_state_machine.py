@@ -220,6 +220,7 @@ class SearchMachine(RuleBasedStateMachine):
         trials=st.integers(1, 6),
         finalists=st.integers(0, 2),
         repeats=st.integers(1, 2),
+        keep_checkpoints=st.sampled_from(["best", "all"]),
         budgets=st.sampled_from(
             [
                 Budgets(),

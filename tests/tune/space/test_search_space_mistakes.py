@@ -31,6 +31,8 @@ BAD_FILES = {
     "no low": ("dropout:\n  type: float\n  high: 0.1", "1: dropout: low is missing; add low: and a number"),
     "reversed": ("learning_rate: {type: float, low: 1e-3, high: 1e-5}", "low=0.001 is above high=1e-05; swap them"),
     "equal": ("dropout: {type: float, low: 0.1, high: 0.1}", "low and high are both 0.1: nothing to search; write"),
+    "log step": ("dropout: {type: float, low: 0.1, high: 0.3, log: true, step: 0.1}", "log and step cannot be"),
+    "wide step": ("dropout: {type: float, low: 0, high: 0.1, step: 0.2}", "step=0.2 is larger than the range from 0"),
     "log zero": ("dropout: {type: float, low: 0, high: 0.1, log: true}", "log: true needs low above 0, got low=0"),
     "float for int": ("train_batch_size: {type: float, low: 1, high: 9}", "write type: int instead of type: float"),
     "range for bool": ("spec_augment: {type: int, low: 0, high: 1}", "{type: choice, values: [true, false]}"),

@@ -15,7 +15,7 @@ import ray.exceptions
 import torch
 from looping_whisper import make_looping_whisper
 from processes import family
-from search_process import HANGING, QUICK, SYNTHETIC, Search, results
+from search_process import HANGING, ONE_CPU, QUICK, SYNTHETIC, Search, results
 
 import trainer
 from trainer.config import TrainConfig
@@ -95,7 +95,7 @@ def test_a_failure_of_every_trial_ends_the_search(tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text("learning_rate: {type: float, low: auto, high: auto, log: true}\n")
     words = ["--space", "space.yaml", "--model", str(model), "--data", "demo", "--trials", "9"]
     words += ["--experiment", "x", "--max-failures", "0", "--max-concurrent", "1", "--epochs", "2"]
-    search = Search(tmp_path, *words, *QUICK, program=[SYNTHETIC, "error"])
+    search = Search(tmp_path, *words, *QUICK, program=[SYNTHETIC, "error"], **ONE_CPU)
     assert search.end() == 1, search.log
     experiment = tmp_path / "experiments" / "x"
     found = results(experiment)
