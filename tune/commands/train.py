@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.command import EXIT_USER_ERROR
 from trainer.errors import ConfigError
 from tune.commands.options import (
     FLAGS,
@@ -80,6 +81,9 @@ def train_parser() -> argparse.ArgumentParser:
 
 
 def train(words: list[str]) -> int:
+    if not words:
+        train_parser().print_help()
+        return EXIT_USER_ERROR
     return exit_code(run(words))
 
 

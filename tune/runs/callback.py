@@ -14,7 +14,7 @@ import ray.tune
 from rich.markup import escape
 
 from trainer.scoring.objectives import objective_value, rates_by_source
-from trainer.training.checkpoints import is_only_for_resume
+from trainer.training.checkpoints import estimated_checkpoint_bytes, is_only_for_resume
 from trainer.training.report import Decision
 from tune.cluster.progress_channel import EVALUATED, SAVED, START
 from tune.experiments.checkpoint_files import CheckpointFiles
@@ -60,7 +60,7 @@ class Listener(abc.ABC):
 
     def __init__(self, session: Session, records: Records, display: LiveDisplay) -> None:
         """`records` are those of the log's state that belong to the trainings: the trials, or the repeats."""
-        self._experiment, self._channel = session.experiment, session.channel
+        self._experiment, self._channel, self._config = session.experiment, session.channel, session.base
         self._log, self._records = session.experiment.log, records
         self._files = CheckpointFiles(session.experiment.folder)
         self._progress = ProgressLog(session.experiment.folder.path)
@@ -74,9 +74,11 @@ class Listener(abc.ABC):
     def interrupt(self) -> None:
         """Have the trainings save where they are, and end there, to go on another time."""
         self.interrupted = True
-        self._ask("end", {run.trial_id for run in self._records.running()})
+        running = {run.trial_id for run in self._records.running()}
+        self._ask("end", running)
+        size = estimated_checkpoint_bytes(self._config) / 1e9
         self.display.event(
-            "[yellow]interrupted[/]: what was trained since the last evaluation is saved, in at most "
+            f"[yellow]interrupted[/]: what runs ({len(running)}) saves where it is, {size:.2g} GB each, in at most "
             f"{SAVE_SECONDS:g} s; Ctrl-C once more ends at once"
         )
 

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -370,7 +370,18 @@ def make_plan(
         warm_start = read_warm_start(earlier, [known.space for _, known in by_wer], plan.base.to_dict())
         plan = dataclasses.replace(plan, warm_start=warm_start)
     plan.check_settings()
+    _check_data_given(space.fixed)
     return plan
+
+
+def _check_data_given(settings: Mapping[str, Any]) -> None:
+    """The demo's English clips stand in for data that nobody has named only where no model or language is named."""
+    given = [name for name in ("model", "language") if settings.get(name) not in (None, "demo")]
+    if given and "data" not in settings:
+        raise ConfigError(
+            f"--data: is missing, and --{given[0]} {settings[given[0]]} is given; name your data, or the clips of the "
+            "demo with --data demo"
+        )
 
 
 def write_experiment_file(plan: Plan, prepared: Prepared) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -93,10 +94,18 @@ class RayStopper(_NotPickled, ray.tune.Stopper):
         self._save, self._interrupts = save, 0
         self._looked: tuple[int, float] = (-1, 0.0)
         self._over: float | None = None
+        self._lock = threading.Lock()
 
     def interrupt(self, number: int, frame: Any) -> None:
         """End the trials once they have saved, by a signal; by a second one at once."""
         self._interrupts += 1
+
+    def react(self) -> None:
+        """Have the trials save if there was a signal. From another thread, too: Tune asks seconds later."""
+        with self._lock:
+            if self._interrupts and self._over is None:
+                self._over = time.time()
+                self._save()
 
     @property
     def over(self) -> bool:
@@ -110,10 +119,8 @@ class RayStopper(_NotPickled, ray.tune.Stopper):
         """Look, unless nothing has happened since the last time; what was once found stays."""
         if self._problem() is not None or self._interrupts > 1:
             return True
+        self.react()
         now, (events, looked) = time.time(), self._looked
-        if self._interrupts and self._over is None:
-            self._save()
-            self._over = now
         if self._over is None and (self._log.state.events != events or abs(now - looked) >= _LOOK_SECONDS):
             self._looked = self._log.state.events, now
             found = self._look(now)

@@ -130,7 +130,12 @@ class TrialRunner:
         if remote:
             # Ray tells in a traceback what the uploader tells in a line.
             logging.getLogger("ray.train._internal.storage").setLevel(logging.CRITICAL)
-        reader = ProgressReader(session.channel, callback.receive, callback.flush_progress)
+
+        def every_second() -> None:
+            stopper.react()
+            callback.flush_progress()
+
+        reader = ProgressReader(session.channel, callback.receive, every_second)
         callback.fetch = reader.fetch
         stopper = RayStopper(
             experiment.log,

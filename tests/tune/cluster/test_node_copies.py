@@ -158,7 +158,7 @@ def test_a_search_on_nodes_that_share_nothing_but_a_bucket(
             assert not list(hidden.glob(".seen-*"))
             words += ["--finalists", "1", "--repeats", "1", "--epochs", "1", "--language", "en"]
             words += [word for setting in few for word in ("--set", setting)]
-            words += ["--model", str(model), "--storage", server.uri("search")]
+            words += ["--data", "demo", "--model", str(model), "--storage", server.uri("search")]
             done = tune_whisper(*words, cwd=home)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "is not measured" not in done.stdout

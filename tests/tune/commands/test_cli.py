@@ -60,6 +60,7 @@ MISTAKES = {
     "bad yaml": ("--space bad.yaml", ["bad.yaml:3"]),
     "unknown model": ("--model whisper-gigantic", ["whisper-gigantic", "large-v3-turbo"]),
     "pickled model": ("--model ./old", ["pytorch_model.bin is a pickle", "convert it: python -c"]),
+    "no data": ("--language de", ["--data: is missing", "--language de is given", "--data demo"]),
     "missing data": ("--data /no/such/data", ["/no/such/data"]),
     "no text column": ("--data no_text/data.csv", ["text", "audio, speaker"]),
     "unknown language": ("--language belorusian", ["belorusian", "belarusian"]),

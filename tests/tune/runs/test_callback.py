@@ -23,7 +23,8 @@ class Driver:
         self.printed, self.orders = list[str](), list[tuple[str, set[str]]]()
         experiment = SimpleNamespace(log=made.log, folder=made.experiment, before_deletion=lambda: None)
         order = SimpleNamespace(remote=lambda *words: self.orders.append(words))
-        session: Any = SimpleNamespace(experiment=experiment, channel=SimpleNamespace(order=order))
+        channel, base = SimpleNamespace(order=order), TrainConfig()
+        session: Any = SimpleNamespace(experiment=experiment, channel=channel, base=base)
         display: Any = SimpleNamespace(event=self.printed.append, print_progress=lambda: None)
         judge = Judge(NEVER_STOP, RUNGS, records)
         self.callback = SearchCallback(TrainConfig(evaluate_at=RUNGS), session, records, judge, display)
@@ -76,6 +77,8 @@ def test_an_interrupted_repeat_has_time_to_save_behind_a_rung_that_was_not_saved
     assert driver.tell(name, EVALUATED, **metrics) == {"goes_on": True, "keep": "weights"}
     driver.save(name, rung, "weights")
     driver.callback.interrupt()
+    assert driver.orders[-1] == ("end", {name})
+    assert "what runs (1) saves where it is, 0.0" in driver.printed[-1]
     assert driver.callback.saving()
     driver.save(name, rung + 8)
     assert not driver.callback.saving()

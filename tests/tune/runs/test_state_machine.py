@@ -249,7 +249,12 @@ class SearchMachine(RuleBasedStateMachine):
         judge = Judge(rules, RUNGS, records, 60.0)
         display: Any = SimpleNamespace(event=lambda _: None, print_progress=lambda: None)
         session: Any = SimpleNamespace(
-            plan=self.plan, resources=RESOURCES, experiment=self.experiment, state=state, channel=None
+            plan=self.plan,
+            resources=RESOURCES,
+            experiment=self.experiment,
+            state=state,
+            channel=None,
+            base=self.plan.base,
         )
         self.callback = SearchCallback(self.plan.base, session, records, judge, display)
         runner = TrialRunner(session, self.plan.base, window_ratio=2.0)
