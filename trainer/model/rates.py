@@ -12,8 +12,8 @@ _BY_WIDTH = {DEMO_WIDTH: 1e-3, 384: 3.75e-5, 512: 2.5e-5, 768: 1.25e-5, 1024: 6.
 """By the model's width: its pre-training rate / 40 (whisper-large-v2: its own, 5e-6). The narrowest is the embedded
 demo's, measured on its own data (see `trainer/demo/README.md`)."""
 _FEW_DECODER_LAYERS = 4
-_TURBO = 2.5e-5
-"""Of large-v3-turbo, whose decoder has 4 of 32 layers; published trainings take 2e-5 to 2e-4."""
+_TURBO = 5e-5
+"""Of large-v3-turbo, whose decoder has 4 of 32 layers: with `STEPS` the 2e-5 to 2e-4 of published trainings."""
 _LORA_FACTOR = 20
 """LoRA's: ten times those of all weights and more (https://thinkingmachines.ai/blog/lora). A tenth to ten times that of
 the widest is what others search for large-v3, 1e-5 to 1e-3."""

@@ -19,7 +19,7 @@ from trainer.errors import DivergedError
 from trainer.memory import BatchSize
 from trainer.model.adapters import merged
 from trainer.model.greedy import GreedyDecoder
-from trainer.model.whisper import with_bf16_decoder
+from trainer.model.whisper import with_narrow_decoder
 from trainer.scoring.decoding import transcribe_encoded
 from trainer.scoring.normalizers import Normalizer
 from trainer.training.batches import BatchPlan, PlannedBatches, evaluation_batches
@@ -79,8 +79,6 @@ class WhisperTrainer(SavingTrainer):
         super().__init__(eval_dataset=SplitDataset(evaluation), compute_metrics=self._error_rates, **kwargs)
         self.loss_is_scaled_for_ga = True
         self._writer, self._greedy = self.model, GreedyDecoder(self.model)
-        # Prepared features, in large batches: unless asked for, no other process loads them.
-        self._evaluation_loaders = self.args.dataloader_num_workers if config.dataloader_workers else 0
         self._batch_size = BatchSize(config.eval_batch_size, same_everywhere=self._deepspeed_asked)
         self.remove_callback(PrinterCallback)
         self.predictions: list[str] = []
@@ -132,6 +130,9 @@ class WhisperTrainer(SavingTrainer):
         )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """This worker's clips. No other process loads them: the features are prepared, and the batches so large that
+        they fill a container's shared memory.
+        """
         collator = self._collators["evaluation"]
         batches = evaluation_batches(
             range(len(self._evaluation)),
@@ -147,7 +148,6 @@ class WhisperTrainer(SavingTrainer):
             collate_fn=collator,
             # Else each evaluation would draw a number of the training's own, and so change its dropout.
             generator=torch.Generator(),
-            num_workers=self._evaluation_loaders,
             pin_memory=self.args.dataloader_pin_memory,
         )
 
@@ -210,10 +210,11 @@ class WhisperTrainer(SavingTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """The stock loop, with adapters merged; in bf16 the decoder's weights are cast once."""
+        """The stock loop, with adapters merged; in half precision the decoder's weights are cast once."""
+        narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.accelerator.mixed_precision)
         with merged(self.model):
-            if self.accelerator.mixed_precision == "bf16" and not self._deepspeed_asked:
-                self._writer = with_bf16_decoder(self.model)
+            if narrow is not None and not self._deepspeed_asked:
+                self._writer = with_narrow_decoder(self.model, narrow)
             self._greedy = GreedyDecoder(self._writer)
             try:
                 return super().evaluation_loop(*args, **kwargs)
@@ -238,7 +239,9 @@ class WhisperTrainer(SavingTrainer):
             DivergedError: the loss is no finite number, in any worker. Transcripts from such a model would
                 mean nothing and run to their full length.
         """
-        tokens, losses = self._measure(self._prepare_inputs(inputs))
+        # All of it: what is returned is gathered from all workers, which NCCL does on devices alone.
+        inputs = self._prepare_inputs(inputs)
+        tokens, losses = self._measure(inputs)
         return None, tokens, (inputs["clips"], losses, inputs["labels"].ne(IGNORED).sum(-1))
 
     def _measure(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,6 +11,7 @@ from trainer.errors import UserError
 from trainer.model.pretrained import load_model_config
 from trainer.scoring.objectives import objective_value, objective_words
 from trainer.scoring.part import chosen_clips, enough_clips
+from trainer.scoring.translation import TRANSLATE
 from trainer.training.window import FRAMES_PER_SECOND, GUARD_CLIPS, varies, window_frames, window_problem
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import Baseline
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 
 Result = TypeVar("Result")
+_LOSES_TIMES = 80.0
+"""WER in percent from which on the usual rate made whisper-base write no timestamps (benchmarks/README.md)."""
 
 
 def measure_baseline(session: Session) -> Baseline:
@@ -50,6 +53,10 @@ def measure_baseline(session: Session) -> Baseline:
         how = objective_words(base.objective) or "all clips together"
         own = ", ".join(f"{name} {objective_value(rates):.2f} %" for name, rates in found.sources.items())
         session.say(f"by source: {own}; what decides is {how} (--set objective=...)")
+    if objective_value(found.rates) >= _LOSES_TIMES and base.task != TRANSLATE and not base.timestamp_share:
+        session.say(
+            "note: whisper-base lost its timestamps where its WER was so high; --set timestamp_share=0.2 teaches them"
+        )
     usual = None
     if session.plan.rates_depend_on_baseline:
         session.plan = session.plan.after_baseline(objective_value(found.rates))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,10 @@ class TrialInputs:
         check_gpu()
         # Ray itself sets one thread for all.
         torch.set_num_threads(max(1, int(self.cpus)))
-        use_share_of_gpu(self.gpus if 0 < self.gpus < 1 else 1.0)
+        if (
+            0 < self.gpus < 1
+        ):  # a worker that has a whole one sees its node's others, too, and would open the first
+            use_share_of_gpu(self.gpus)
         config, data = self.config, ray.get(self.data)
         if (copies := self.copies) is not None:
             data = data.moved_to(copies.local(data.folder))
@@ -70,23 +73,44 @@ def check_gpu() -> None:
     import ray
     import torch
 
-    context = ray.get_runtime_context()
-    if (
-        not context.get_accelerator_ids().get("GPU")
-        or torch.cuda.is_available()
-        or os.environ.get(PRETENDED_GPUS)
-    ):
+    if not ray.get_runtime_context().get_accelerator_ids().get("GPU") or os.environ.get(PRETENDED_GPUS):
         return
-    cuda = torch.version.cuda
+    where, cuda = f"GPU: Ray found one on node {ray.util.get_node_ip_address()}", torch.version.cuda
+    out = "or train on the CPU with --gpus-per-trial 0 (train: --gpus-per-worker 0)"
+    if torch.cuda.is_available():
+        capability, built = torch.cuda.get_device_capability(), torch.cuda.get_arch_list()
+        if not runs_on(capability, built):
+            name = f"{torch.cuda.get_device_name()} (sm_{capability[0]}{capability[1]})"
+            raise ResourceError(
+                f"{where}, {name}, and torch {torch.__version__} has no code for it (built for {', '.join(built)}); "
+                f"install a torch for an older CUDA, {out}"
+            )
+        return
     build = f"built for CUDA {cuda}" if cuda else "a CPU build"
     advice = (
         "a newer driver, or a torch for an older CUDA" if cuda else "torch from PyPI, which is built for CUDA"
     )
+    driver = Path("/sys/module/nvidia/version")
+    version = f" {driver.read_text(encoding='utf-8').strip()}" if driver.is_file() else ""
     raise ResourceError(
-        f"GPU: Ray found one on node {ray.util.get_node_ip_address()}, but torch {torch.__version__}, {build}, cannot "
-        f"use it with the driver there; install {advice}, or train on the CPU with --gpus-per-trial 0 "
-        "(train: --gpus-per-worker 0)"
+        f"{where}, but torch {torch.__version__}, {build}, cannot use it with the driver{version} there; install "
+        f"{advice}, {out}"
     )
+
+
+def runs_on(capability: tuple[int, int], built: Sequence[str]) -> bool:
+    """Whether code for these architectures, such as `sm_80` or `compute_90`, runs on a GPU of a compute capability.
+
+    Machine code runs where the major number is the same and the minor no lower, PTX on all that is newer.
+    """
+    for architecture in built:
+        kind, number = architecture.rstrip("af").split("_")
+        major, minor = int(number[:-1]), int(number[-1])
+        if (kind == "sm" and major == capability[0] and minor <= capability[1]) or (
+            kind == "compute" and (major, minor) <= capability
+        ):
+            return True
+    return False
 
 
 def shared_folders(config: TrainConfig, data: PreparedData, *, augments: bool) -> list[Path]:

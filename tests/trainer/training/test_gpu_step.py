@@ -109,6 +109,27 @@ def test_the_host_never_waits_on_a_gpu(
     assert trainer.state.global_step == 4
 
 
+class OnDevice(torch.Tensor):
+    """Stands for a tensor that was copied to the device; what is computed of it is there, too."""
+
+
+def test_all_that_workers_gather_is_on_the_device(
+    small_config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL refuses what lies on the host, where the clips' numbers were at 93bff97."""
+    trainer = trainer_of(steps(small_config, {}), tmp_path)
+    monkeypatch.setattr(WhisperTrainer, "_prepare_input", lambda self, data: copied(data))
+
+    def copied(data: Any) -> Any:
+        if isinstance(data, torch.Tensor):
+            return data.as_subclass(OnDevice)
+        return {name: copied(value) for name, value in data.items()}
+
+    batch = next(iter(trainer.get_eval_dataloader()))
+    _, _, (clips, losses, counts) = trainer.prediction_step(trainer.model, batch, False)
+    assert all(isinstance(part, OnDevice) for part in (clips, losses, counts))
+
+
 def test_attention_does_not_plan_for_each_shape(small_config: TrainConfig) -> None:
     before = torch.backends.cuda.cudnn_sdp_enabled()
     try:

@@ -19,7 +19,7 @@ from tune.cluster import session
 from tune.cluster.session import gpu_precision
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log
-from tune.workers.inputs import TrialInputs
+from tune.workers.inputs import TrialInputs, runs_on
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_precision_is_one_that_all_gpus_have(monkeypatch: pytest.MonkeyPatch) ->
         assert gpu_precision() == expected
 
 
-@pytest.mark.parametrize(("gpus", "share"), [(0.25, 0.25), (1.0, 1.0), (2.0, 1.0), (0.0, 1.0)])
+@pytest.mark.parametrize(("gpus", "share"), [(0.25, [0.25]), (1.0, []), (2.0, []), (0.0, [])])
 def test_a_trial_takes_no_more_of_a_gpu_than_its_share(
-    monkeypatch: pytest.MonkeyPatch, gpus: float, share: float
+    monkeypatch: pytest.MonkeyPatch, gpus: float, share: list[float]
 ) -> None:
     data: Any = SimpleNamespace(folder=Path("features"))
     monkeypatch.setattr(ray, "get", lambda reference: reference)
@@ -109,4 +109,15 @@ def test_a_trial_takes_no_more_of_a_gpu_than_its_share(
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", given.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     TrialInputs(config=TrainConfig(), data=data, copies=None, cpus=1.0, gpus=gpus).open()
-    assert given == [share]
+    assert given == share
+
+
+@pytest.mark.parametrize(
+    ("capability", "runs"),
+    [((7, 0), False), ((7, 5), True), ((8, 6), True), ((8, 9), True), ((9, 0), True), ((12, 1), True)],
+)
+def test_which_gpus_a_build_of_torch_has_code_for(capability: tuple[int, int], runs: bool) -> None:
+    """Those of PyPI's torch 2.13.0, which leaves out Volta and older."""
+    built = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
+    assert runs_on(capability, built) is runs
+    assert not runs_on((8, 9), ["sm_90a"]) and not runs_on((9, 0), ["sm_100", "compute_100"])
