@@ -251,7 +251,7 @@ def parse_clips(content: bytes) -> ClipErrors | None:
 def no_gain_line(state: SearchState) -> str | None:
     """The first line about a model that is no better than the untouched one; else None."""
     value, base = state.value, state.comparable_base
-    if value is None or value < base or state.something_is_left:
+    if value is None or value < base:
         return None
     what = "the mean of the winner's seeds" if state.verdict is not None else "the best model"
     if state.passed_over:

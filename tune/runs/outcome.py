@@ -43,8 +43,8 @@ class Outcome:
 
 
 def print_no_gain(state: SearchState, console: Console) -> None:
-    """The first line of a summary whose model is no better than the untouched one."""
-    if line := no_gain_line(state):
+    """The first line of a summary whose model is no better than the untouched one, where nothing is left to train."""
+    if not state.something_is_left and (line := no_gain_line(state)):
         console.print(f"[yellow]{escape(line)}[/]", soft_wrap=True)
 
 
