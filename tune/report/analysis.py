@@ -247,6 +247,17 @@ class Analysis(Experiment):
         return None if base is None or not clips else gain_interval(clips, base, self.seeds)
 
     @property
+    def gain_noise(self) -> str:
+        """Why the gain over the base model may be chance; empty where it is more, or none."""
+        gain = self.state.comparable_base - (self.state.value or 0.0)
+        if self.gain is not None:
+            low, high = self.gain
+            return (
+                "" if low > 0 else f"the 95 % interval of the gain goes from {low:.2f} to {high:.2f} points"
+            )
+        return "" if gain > self.pair_noise else f"seeds alone make up to {self.pair_noise:.1f} points"
+
+    @property
     def who(self) -> str:
         """What to call the winner: before the end it is only the best so far."""
         return "winner" if self.has_ended else "best trial"

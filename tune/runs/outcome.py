@@ -12,6 +12,7 @@ from rich.table import Table
 
 from trainer.scoring.objectives import objective_words
 from tune.experiments.results import no_gain_line, source_table
+from tune.report.analysis import Analysis
 from tune.util.console import say
 
 if TYPE_CHECKING:
@@ -37,9 +38,19 @@ class Outcome:
             for run in self.state.records.all()
         ]
 
-    @property
-    def gained(self) -> bool:
-        return self.state.value is not None and self.state.value < self.state.comparable_base
+
+def print_gain(outcome: Outcome, console: Console) -> None:
+    """By how much the result is better than the untouched model, and how sure that is; nothing where it is not."""
+    value, base = outcome.state.value, outcome.state.comparable_base
+    if value is None or value >= base:
+        return
+    analysis = Analysis(outcome.plan.experiment_folder, outcome.state, stage="finished", storage_option="")
+    text = f"gain      {base - value:10.2f} points: {100 * (base - value) / base:.0f} % fewer errors"
+    if analysis.gain_noise:
+        text += f"; within noise: {analysis.gain_noise}"
+    elif analysis.gain is not None:
+        text += ", 95 % interval {:.2f} to {:.2f} points".format(*analysis.gain)
+    say(console, text)
 
 
 def print_no_gain(state: SearchState, console: Console) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER, guards_line
-from tune.runs.outcome import Outcome, print_no_gain, print_sources
+from tune.runs.outcome import Outcome, print_gain, print_no_gain, print_sources
 from tune.search.finalists import describe_lowest
 from tune.search.records import listed, trial_order
 from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
@@ -200,7 +200,7 @@ def _print_result(outcome: Outcome, best: Trial, console: Console) -> None:
     It begins with the winner's mean: the lowest WER of several trainings, on the clips by which it was chosen, is
     partly their luck, and only told as the WER of the weights that are there.
     """
-    verdict, baseline, wer = outcome.state.verdict, outcome.state.comparable_base, outcome.state.value
+    verdict, baseline = outcome.state.verdict, outcome.state.comparable_base
     trials = {trial.trial_id: trial for trial in outcome.trials}
     if verdict is None:
         if outcome.state.not_compared:
@@ -222,9 +222,7 @@ def _print_result(outcome: Outcome, best: Trial, console: Console) -> None:
         text = f"WER {objective_value(test.rates):6.2f} % (base {objective_value(test.baseline):.2f} %)"
         console.print(f"test      {text}  on {test.rates['clips']:,.0f} clips that chose nothing")
     print_sources(outcome, console)
-    if outcome.gained and wer is not None:
-        gain = baseline - wer
-        console.print(f"gain      {gain:10.2f} points: {100 * gain / baseline:.0f} % fewer errors")
+    print_gain(outcome, console)
     if guards := guards_line(outcome.state):
         say(console, f"guards    {guards}")
     if best.members:

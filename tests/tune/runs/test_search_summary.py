@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,17 @@ def test_one_lucky_seed_below_the_base_model_is_no_gain(tmp_path: Path) -> None:
     saved = Experiment.read(Storage.parse(tmp_path / "below").experiment("made"))
     told = "\n**No gain**: WER 10.10 % untouched, 10.20 % here (settings of trial 004: `"
     assert told in experiment_note(saved, ""), "in MLflow too"
+
+
+def test_a_gain_has_its_interval_or_is_within_noise(tmp_path: Path) -> None:
+    """As the report has it."""
+    outcome = search_outcome(tmp_path / "far", base_clips=True)
+    folder = Storage.parse(tmp_path / "far").experiment("made")
+    lines = printed(Outcome(dataclasses.replace(outcome.plan, experiment_folder=folder), outcome.state))
+    interval = r"gain +49\.80 points: 83 % fewer errors, 95 % interval 4\d\.\d\d to 5\d\.\d\d points"
+    assert [line for line in lines if re.fullmatch(interval, line)], lines
+    lines = printed(search_outcome(tmp_path / "near", baseline=10.9))
+    assert "gain            0.70 points: 6 % fewer errors; within noise: seeds alone make up to 1.5 points" in lines
 
 
 def test_where_all_diverged_it_says_what_to_search(tmp_path: Path) -> None:

@@ -97,19 +97,10 @@ def nothing_left(analysis: Analysis) -> Iterator[Advice]:
 def gain_is_noise(analysis: Analysis) -> Iterator[Advice]:
     """The winner is better than the base model, but by no more than chance can make."""
     winner, base = analysis.winner, analysis.state.comparable_base
-    if winner is None or winner.value >= base:
+    if winner is None or winner.value >= base or not analysis.gain_noise:
         return
-    if analysis.gain is not None:
-        low, high = analysis.gain
-        if low > 0:
-            return
-        reason = f"the 95 % interval of the gain goes from {low:.2f} to {high:.2f} points"
-    elif base - winner.value > analysis.pair_noise:
-        return
-    else:
-        reason = f"seeds alone make up to {analysis.pair_noise:.1f} points"
     yield Advice(
-        f"The gain over the base model, {base - winner.value:.2f} points, is within noise: {reason}.",
+        f"The gain over the base model, {base - winner.value:.2f} points, is within noise: {analysis.gain_noise}.",
         "More training data or more epochs would help more than more trials.",
     )
 
