@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.errors import ConfigError
@@ -14,6 +15,14 @@ from tune.search.guards import Guard
 _OPTIONAL_PATHS = ("splits", "audio_dir", "noise_dir", "impulse_dir")
 PATH_SETTINGS = ("model", "data", "cache_dir", *_OPTIONAL_PATHS)
 """Settings that may be paths, which are made absolute."""
+
+
+def without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same settings for others to read: of files and folders of this machine the names alone."""
+    return {
+        name: Path(value).name if name in PATH_SETTINGS and str(value).startswith(("/", "~")) else value
+        for name, value in settings.items()
+    }
 
 
 def settled(base: TrainConfig) -> TrainConfig:

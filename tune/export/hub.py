@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from trainer.errors import UserError
+from tune.experiments.models import SETTINGS_FILE
+from tune.experiments.paths import without_paths
 from tune.export.model_card import PLACE
 from tune.util.errors import first_line
+from tune.util.files import read_object
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 """What an earlier push may have left and this one has not: `from_pretrained` could load it in place of the new."""
@@ -24,13 +28,14 @@ class HubError(UserError):
 def push_to_hub(folder: Path, repo: str, *, private: bool = False, message: str) -> str:
     """Upload an exported model to `NAME` or `NAMESPACE/NAME`, made where it is not there; the address of its page.
 
-    What is there already and unchanged is not sent again. The card is a commit of its own, for on the hub its examples
-    name the model there. In the folder they stay as they are, right as long as the model is used from there.
+    What is there already and unchanged is not sent again. Card and settings are a commit of their own: on the hub the
+    card's examples name the model there, and the settings have the names of local files, not their paths. In the folder
+    both stay as they are, right as long as the model is used from there.
 
     Raises:
         HubError: it could not be done, with the command that tries again.
     """
-    from huggingface_hub import HfApi, constants, get_token
+    from huggingface_hub import CommitOperationAdd, HfApi, constants, get_token
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if get_token() is None:
@@ -51,17 +56,17 @@ def push_to_hub(folder: Path, repo: str, *, private: bool = False, message: str)
             repo_id=whole,
             folder_path=folder,
             commit_message=message,
-            ignore_patterns=[*_NEVER, card.name],
+            ignore_patterns=[*_NEVER, card.name, SETTINGS_FILE],
             delete_patterns=list(_WEIGHTS),
         )
+        texts = {}
         if card.is_file():
-            text = card.read_text(encoding="utf-8").replace(PLACE, whole)
-            api.upload_file(
-                repo_id=whole,
-                path_or_fileobj=text.encode(),
-                path_in_repo=card.name,
-                commit_message=message,
-            )
+            texts[card.name] = card.read_text(encoding="utf-8").replace(PLACE, whole)
+        if settings := read_object(folder / SETTINGS_FILE):
+            texts[SETTINGS_FILE] = json.dumps(without_paths(settings), indent=2) + "\n"
+        changed = [CommitOperationAdd(name, text.encode()) for name, text in texts.items()]
+        if changed:
+            api.create_commit(repo_id=whole, operations=changed, commit_message=message)
     return str(url)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,7 +20,9 @@ from tune.export.model_card import PLACE
 Push = Callable[..., tuple[int, str]]
 CARD = f"---\nlicense: cc0-1.0\n---\n\nload {PLACE}\n"
 HUB_CARD = "---\nlicense: cc0-1.0\n---\n\nload me/whisper-be\n"
-NAMES = {path.name for path in DEMO_MODEL.iterdir()} | {"README.md"}
+NAMES = {path.name for path in DEMO_MODEL.iterdir()}
+TEXTS = {"README.md", "train_config.json"}
+"""What is written anew for the hub."""
 
 
 @pytest.fixture
@@ -67,6 +70,7 @@ def model(tmp_path: Path) -> Path:
     folder = tmp_path / "my-model"
     shutil.copytree(DEMO_MODEL, folder)
     (folder / "README.md").write_text(CARD)
+    (folder / "train_config.json").write_text(json.dumps({"data": "/home/me/clips.csv", "epochs": 3.0}))
     (folder / ".cache").mkdir()
     (folder / ".cache" / "private.txt").write_text("mine")
     return folder
@@ -85,14 +89,16 @@ def test_pushed_and_loaded_again(hub: Hub, push: Push, model: Path) -> None:
     """Byte for byte, by transformers itself and by what fetches models for a training."""
     assert push("my-model", "whisper-be") == (0, "")
     there = hub.root / "models" / "me" / "whisper-be" / "main"
-    assert {path.name for path in there.iterdir()} == NAMES | {".gitattributes"}
-    for name in NAMES - {"README.md"}:
+    assert {path.name for path in there.iterdir()} == NAMES | TEXTS | {".gitattributes"}
+    for name in NAMES:
         assert (there / name).read_bytes() == (DEMO_MODEL / name).read_bytes()
     assert (there / "README.md").read_text() == HUB_CARD
     assert (model / "README.md").read_text() == CARD  # it is right where the model lies
+    settings = json.loads((there / "train_config.json").read_text())
+    assert settings == {"data": "clips.csv", "epochs": 3.0}, "no paths of this machine"
     assert [(commit["summary"], set(commit["added"])) for commit in hub.commits] == [
-        ("Upload from tune-whisper", NAMES - {"README.md"}),
-        ("Upload from tune-whisper", {"README.md"}),
+        ("Upload from tune-whisper", NAMES),
+        ("Upload from tune-whisper", TEXTS),
     ]
     loaded = WhisperForConditionalGeneration.from_pretrained("me/whisper-be")
     assert sum(parameter.numel() for parameter in loaded.parameters()) == 811_520

@@ -100,7 +100,10 @@ def test_a_gain_has_its_interval_or_is_within_noise(tmp_path: Path) -> None:
     interval = r"gain +49\.80 points: 83 % fewer errors, 95 % interval 4\d\.\d\d to 5\d\.\d\d points"
     assert [line for line in lines if re.fullmatch(interval, line)], lines
     lines = printed(search_outcome(tmp_path / "near", baseline=10.9))
-    assert "gain            0.70 points: 6 % fewer errors; within noise: seeds alone make up to 1.5 points" in lines
+    assert (
+        "gain            0.70 points: 6 % fewer errors; within noise: seeds alone make up to 1.5 points"
+        in lines
+    )
 
 
 def test_where_all_diverged_it_says_what_to_search(tmp_path: Path) -> None:
