@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import difflib
 import gc
 import importlib
+import importlib.metadata
 import sys
 from collections.abc import Callable, Sequence
 
 from trainer.command import run_command
 from trainer.errors import ConfigError
 
+_SEARCH = "tune.commands.search:search"
 COMMANDS = {
+    "search": _SEARCH,
     "inspect": "tune.commands.inspect:inspect",
     "train": "tune.commands.train:train",
     "evaluate": "tune.commands.evaluate:evaluate",
@@ -29,10 +33,9 @@ COMMANDS = {
     "list": "tune.commands.list:list_all",
     "cluster": "tune.commands.cluster:cluster",
 }
-"""The functions behind the command words; each takes the words after its own and returns the exit code."""
-
-
-_SEARCH = "tune.commands.search:search"
+"""The functions behind the command words; each takes the words after its own and returns the exit code. Without a word
+it is a search.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,10 +54,12 @@ def _run(words: list[str]) -> int:
     word = words[0] if words else ""
     if word in COMMANDS:
         return _find(COMMANDS[word])(words[1:])
+    if word == "--version":
+        print(f"tune-whisper {importlib.metadata.version('tune-whisper')}")
+        return 0
     if word and not word.startswith("-"):
-        raise ConfigError(
-            f"{word!r}: no such command; there are {', '.join(COMMANDS)}, and --space starts a search"
-        )
+        alike = "".join(f"did you mean {each}? " for each in difflib.get_close_matches(word, COMMANDS, n=1))
+        raise ConfigError(f"{word!r}: no such command; {alike}there are {', '.join(COMMANDS)}")
     return _find(_SEARCH)(words)
 
 

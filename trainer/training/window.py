@@ -33,8 +33,8 @@ _STEP = 16
 """Windows are whole multiples of so many frames: the encoder halves them, and GPUs like multiples of 8."""
 _LEAST_SHARE = 1 / 3
 """Of the model's own window. In a shorter one an untouched Whisper does not find the end of a clip and repeats itself:
-whisper-base has 23.6 % WER on 22 German clips of 5.5 s in 10 s, 51.9 % in 7.5 s, 100 % in 6 s
-(ggml-org/whisper.cpp#1951, where it is called `audio_ctx`)."""
+whisper-base has 20.7 % WER on 40 German clips of at most 5.5 s in 10 s, 72.3 % in 7.5 s, 194.2 % in 6 s
+(benchmarks/README.md; ggml-org/whisper.cpp#1951, where it is called `audio_ctx`)."""
 GUARD_CLIPS = 64
 """Validation clips on which the untouched model is compared in a training's window and in its whole one."""
 _MORE_TOKENS = 1.2

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import json
 import os
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -40,7 +42,12 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see {self.prog} --help")
+        hint = ""
+        if message.startswith("unrecognized arguments: --"):
+            word = message.split()[2].split("=", maxsplit=1)[0]
+            known = dict.fromkeys(re.findall(r"--[a-z][a-z-]*", self.format_help()))
+            hint = "".join(f"; did you mean {each}?" for each in difflib.get_close_matches(word, known, n=1))
+        raise ConfigError(f"{message}{hint}; see {self.prog} --help")
 
 
 def add_storage(parser: Any, default: str | None = DEFAULT_STORAGE) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shlex
 import subprocess
 import sys
@@ -76,7 +77,11 @@ MISTAKES = {
     "gpu hours": ("--gpu-hours -1", ["--gpu-hours -1", "above 0"]),
     "gpu hours without": ("--gpu-hours 4 --dry-run", ["--gpu-hours 4", "--time-budget"]),
     "warm start": ("--warm-start none", ["none", "no experiment"]),
-    "unknown command": ("exprt x", ["'exprt': no such command; there are inspect, train"]),
+    "unknown command": (
+        "exprt x",
+        ["'exprt': no such command; did you mean export? there are search, inspect"],
+    ),
+    "unknown option": ("--trails 4", ["unrecognized arguments: --trails 4; did you mean --trials?"]),
 }
 """Words, of a search in a good space where they name neither space nor command; and what the line must say."""
 
@@ -108,3 +113,8 @@ def test_dry_run_shows_the_plan_and_leaves_nothing(
     assert printed.endswith("nothing was run\n")
     assert "004 " not in printed
     assert not list(tmp_path.iterdir())
+
+
+def test_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"tune-whisper {importlib.metadata.version('tune-whisper')}\n"
