@@ -65,7 +65,7 @@ def search(data: str, seed: int, model: Path, table: Path, work: Path) -> dict[s
 
     name, storage = f"{data}-{seed}", ["--storage", str(work / "experiments")]
     folder, exported = work / "experiments" / name, work / f"export-{name}"
-    if not (folder / "results.json").is_file():
+    if not is_whole(folder):
         begun = (folder / "events.jsonl").is_file()
         asked = ["--space", "lr_batch", "--trials", str(TRIALS), "--experiment", name, "--seed", str(seed)]
         asked += ["--model", str(model), "--data", str(table), "--language", real.LANGUAGES[data]]
@@ -90,6 +90,12 @@ def search(data: str, seed: int, model: Path, table: Path, work: Path) -> dict[s
         "exported": real.rates(base.replace(model=str(exported)), prepared),
         **real.circumstances(),
     }
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a search came to its end; one that was interrupted has results too."""
+    results = folder / "results.json"
+    return results.is_file() and not json.loads(results.read_text(encoding="utf-8"))["interrupted"]
 
 
 def run(*words: str) -> None:

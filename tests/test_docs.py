@@ -22,8 +22,8 @@ DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [*FRONT, *DOCS]
 MARK = "<!-- not run by a test"
 """Before a block with commands of other programs; the comment goes on with the reason."""
-OTHERS_OPTIONS = {"--env-manager", "--no-flash-attn", "--num-cpus"}
-"""Options of other programs that the texts name: mlflow, whisper.cpp, ray."""
+OTHERS_OPTIONS = {"--env-manager", "--no-flash-attn", "--num-cpus", "--shm-size"}
+"""Options of other programs that the texts name: mlflow, whisper.cpp, ray, docker."""
 LONGEST = {"README.md": 150, "ARCHITECTURE.md": 120, "CONTRIBUTING.md": 100}
 
 

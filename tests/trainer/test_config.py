@@ -29,7 +29,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("mask_time_length", "mask_feature_length"), (0, 65)),
     **dict.fromkeys(("data_seed", "seed"), (-1, 2**32)),
     **dict.fromkeys(("model", "data", "cache_dir", "output_dir"), ("",)),
-    "language": ("belorussian", ""),
+    "language": ("belorusian", ""),
     "lora_rank": (0, 1025),
     "augment_strength": (-0.1, 3.1),
     "augment_snr": (-11, 36),

@@ -15,7 +15,7 @@ from planted_faults import Planter, load_rows
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
 from tune.cli import main
-from tune.runs.data import _look_at
+from tune.runs.data import quick_notes
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -116,7 +116,7 @@ def test_mistakes_are_one_line(words: str, told: str, refused: Callable[..., str
 
 def test_a_search_warns_of_what_shows_without_listening(faulty: Planter, tmp_path: Path) -> None:
     config = TrainConfig(data=str(faulty.folder), cache_dir=str(tmp_path), max_dropped_share=0.9)
-    small, shared, misfits, odd, command = _look_at(config, prepare(config))
+    small, shared, misfits, odd, command = quick_notes(config, prepare(config))
     each = r"by \d\d points on the \d\d words of the {} split"
     assert re.fullmatch(
         rf"error rates are uncertain {each.format('validation')}, {each.format('test')}", small
