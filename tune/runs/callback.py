@@ -225,7 +225,7 @@ class SearchCallback(Listener, ray.tune.Callback):
         if trial_id in self._running:
             return
         self._running.add(trial_id)
-        if record.evaluations:
+        if record.evaluations or record.resumable:
             where = f"goes on at epoch {record.checkpoint_epoch:.2f}" if record.resumable else "starts again"
             self.display.event(f"trial {trial_id} {where}")
         else:
