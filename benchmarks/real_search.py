@@ -65,7 +65,8 @@ def search(data: str, seed: int, model: Path, table: Path, work: Path) -> dict[s
 
     name, storage = f"{data}-{seed}", ["--storage", str(work / "experiments")]
     folder, exported = work / "experiments" / name, work / f"export-{name}"
-    if not is_whole(folder):
+    known = folder / "results.json"  # one that was interrupted has results too
+    if not known.is_file() or json.loads(known.read_text(encoding="utf-8"))["interrupted"]:
         begun = (folder / "events.jsonl").is_file()
         asked = ["--space", "lr_batch", "--trials", str(TRIALS), "--experiment", name, "--seed", str(seed)]
         asked += ["--model", str(model), "--data", str(table), "--language", real.LANGUAGES[data]]
@@ -75,7 +76,7 @@ def search(data: str, seed: int, model: Path, table: Path, work: Path) -> dict[s
         run(*(["--resume", name] if begun else asked), *storage)
     if not exported.is_dir():
         run("export", name, "--output", str(exported), *storage)
-    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    results = json.loads(known.read_text(encoding="utf-8"))
     base = real.base_config(real.Run(data), model, table, work)
     prepared = prepare(base)
     return {
@@ -90,12 +91,6 @@ def search(data: str, seed: int, model: Path, table: Path, work: Path) -> dict[s
         "exported": real.rates(base.replace(model=str(exported)), prepared),
         **real.circumstances(),
     }
-
-
-def is_whole(folder: Path) -> bool:
-    """Whether a search came to its end; one that was interrupted has results too."""
-    results = folder / "results.json"
-    return results.is_file() and not json.loads(results.read_text(encoding="utf-8"))["interrupted"]
 
 
 def run(*words: str) -> None:
