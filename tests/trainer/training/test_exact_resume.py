@@ -19,7 +19,10 @@ from trainer.manifest import problem_of
 from trainer.memory import halve_micro_batch
 from trainer.training.checkpoints import UTTERANCES_FILE, estimated_checkpoint_bytes
 
-FIGURES = "learning_rate loss grad_norm wer cer eval_loss samples_seen epoch finished".split()
+FIGURES = (
+    *("learning_rate", "loss", "grad_norm", "wer", "cer", "eval_loss"),
+    *("samples_seen", "epoch", "finished"),
+)
 
 
 class Rows:

@@ -142,7 +142,7 @@ def test_a_search_on_nodes_that_share_nothing_but_a_bucket(
         few = ("max_train_clips=24", "max_eval_clips=8", "generation_max_length=24", f"noise_dir={noises}")
         with Nodes() as nodes:
             nodes.add(cpus=2, hidden=[hidden, home / ".cache"])
-            words = [*"--space robust --trials 1 --experiment apart --address".split(), nodes.address]
+            words = f"--space robust --trials 1 --experiment apart --address {nodes.address}".split()
             refused = tune_whisper(*words, "--storage", str(hidden), cwd=home)
             assert refused.returncode == 2
             assert f"error: --storage {hidden}: is not seen by the node " in refused.stderr

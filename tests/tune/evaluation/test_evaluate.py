@@ -46,7 +46,8 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def compared(noisy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     """What the command prints as JSON for the demo's model against the noisy one, and the folder it writes."""
     place = tmp_path_factory.mktemp("compared")
-    words = ["evaluate", *"demo --data demo --by accent --by speaker --baseline".split(), str(noisy)]
+    asked = "evaluate demo --data demo --by accent --by speaker --baseline"
+    words = [*asked.split(), str(noisy)]
     words += ["--output", str(place / "report"), "--json", "--storage", str(place / "experiments")]
     words += ["--set", f"max_eval_clips={CLIPS}", "--set", "generation_max_length=20"]
     printed = io.StringIO()

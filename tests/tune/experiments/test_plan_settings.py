@@ -69,7 +69,7 @@ train_batch_size: {type: choice, values: [4, 8]}
 def test_a_dry_run_tells_the_rates_of_each_base_model(
     here: Path, capsys: pytest.CaptureFixture[str], small_whisper: Path
 ) -> None:
-    words = [*"--space space.yaml --data demo --trials 2 --dry-run --model".split(), str(small_whisper)]
+    words = f"--space space.yaml --data demo --trials 2 --dry-run --model {small_whisper}".split()
     (here / "space.yaml").write_text(AUTOMATIC)
     assert main(words) == 0
     told = capsys.readouterr().out

@@ -62,8 +62,8 @@ def test_a_search_survives_its_sender_and_ends_cleanly_when_it_is_stopped(
     Path("space.yaml").write_text(SPACE)
     for name in (".env", "id_rsa"):
         Path(name).write_text(PLANTED)
-    search = "--space space.yaml --trials 50 --epochs 4 --experiment survivor --storage".split()
-    submit = ["submit", "--no-install", "--address", head.url, "--", *search, f"{tmp_path}/results", *QUICK]
+    search = f"--space space.yaml --trials 50 --epochs 4 --experiment survivor --storage {tmp_path}/results".split()
+    submit = ["submit", "--no-install", "--address", head.url, "--", *search, *QUICK]
     secrets = {"HF_TOKEN": PLANTED, "MLFLOW_TRACKING_PASSWORD": PLANTED}
     sender = Search(tmp_path, "submit", "--follow", *submit[1:], **secrets)
     sender.wait_for("data demo")  # printed by the search itself, on the cluster
