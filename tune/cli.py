@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import difflib
 import gc
 import importlib
-import importlib.metadata
 import sys
 from collections.abc import Callable, Sequence
 
@@ -54,12 +52,11 @@ def _run(words: list[str]) -> int:
     word = words[0] if words else ""
     if word in COMMANDS:
         return _find(COMMANDS[word])(words[1:])
-    if word == "--version":
-        print(f"tune-whisper {importlib.metadata.version('tune-whisper')}")
-        return 0
     if word and not word.startswith("-"):
-        alike = "".join(f"did you mean {each}? " for each in difflib.get_close_matches(word, COMMANDS, n=1))
-        raise ConfigError(f"{word!r}: no such command; {alike}there are {', '.join(COMMANDS)}")
+        from trainer.yaml_nodes import nearest
+
+        hint = f"did you mean {alike}? " if (alike := nearest(word, COMMANDS)) else ""
+        raise ConfigError(f"{word!r}: no such command; {hint}there are {', '.join(COMMANDS)}")
     return _find(_SEARCH)(words)
 
 

@@ -13,7 +13,6 @@ from trainer.model.adapters import add_adapters
 from trainer.model.pretrained import load_model_config, load_weights
 
 if TYPE_CHECKING:
-    import torch
     from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
 
     from trainer.model.processor import Processor
@@ -102,20 +101,18 @@ def check_depth(config: TrainConfig, model: WhisperConfig) -> None:
         )
 
 
-def with_narrow_decoder(
-    model: WhisperForConditionalGeneration, narrow: torch.dtype
-) -> WhisperForConditionalGeneration:
-    """The same model for decoding alone: a copy of its decoder in 16 bits, and the encoder itself.
+def with_bf16_decoder(model: WhisperForConditionalGeneration) -> WhisperForConditionalGeneration:
+    """The same model for decoding alone: a copy of its decoder in bfloat16, and the encoder itself.
 
     Autocast would cast the input of each layer at each token, a fifth of all that a GPU is asked to do for one, and
     all weights once a batch. The copy takes half of what the decoder's float32 weights take.
     """
-    from torch.nn import Parameter
+    import torch
 
     encoder = model.get_encoder()
     kept: dict[int, Any] = {id(encoder): encoder}
     for weight in itertools.chain(model.get_decoder().parameters(), model.proj_out.parameters()):
-        kept[id(weight)] = Parameter(weight.detach().to(narrow), requires_grad=False)
+        kept[id(weight)] = torch.nn.Parameter(weight.detach().to(torch.bfloat16), requires_grad=False)
     # Wrapped by accelerate, for autocast: it would lead to the model itself.
     wrapped = model.__dict__.pop("forward", None)
     try:

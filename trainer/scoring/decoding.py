@@ -13,7 +13,7 @@ from trainer.errors import ConfigError, DivergedError
 from trainer.memory import BatchSize, is_out_of_memory
 from trainer.model.pretrained import find_model, load_model_config
 from trainer.model.processor import load_processor, prefix_tokens
-from trainer.model.whisper import load_model, with_narrow_decoder
+from trainer.model.whisper import load_model, with_bf16_decoder
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +58,7 @@ def transcribe_encoded(
     Whisper's own adds windows over long audio and fallbacks, which a batch of one window each does not need, and
     in transformers 5.23 passes itself deprecated arguments; tests hold all three equal.
 
-    A decoder in bfloat16 (`with_narrow_decoder`) computes in it, also within autocast, which it has no need of.
+    A decoder in bfloat16 (`with_bf16_decoder`) computes in it, also within autocast, which it has no need of.
 
     Each transcript begins with one of the `prefixes`, (B, tokens).
     """
@@ -112,7 +112,7 @@ class Decoder:
         self.precision = resolve_precision(config.precision)
         self.model = load_model(config, self.processor).to(self.device).eval()
         if self.precision == "bf16":
-            self.model = with_narrow_decoder(self.model, torch.bfloat16)
+            self.model = with_bf16_decoder(self.model)
         self.greedy = GreedyDecoder(self.model)
 
     @property

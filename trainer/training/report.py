@@ -53,8 +53,9 @@ class CheckpointStore(Protocol):
     """Decides on evaluations, and knows where checkpoints go. Each process of a training has one."""
 
     def order(self) -> Order | None:
-        """What the training is asked to do now, told once; called in the first process alone, after steps, and does not
-        wait.
+        """What the training is asked to do now, each order once.
+
+        Called in the first process alone, after steps; it does not wait.
         """
 
     def decide(self, metrics: Mapping[str, float]) -> Decision:

@@ -19,7 +19,7 @@ from trainer.errors import DivergedError
 from trainer.memory import BatchSize
 from trainer.model.adapters import merged
 from trainer.model.greedy import GreedyDecoder
-from trainer.model.whisper import with_narrow_decoder
+from trainer.model.whisper import with_bf16_decoder
 from trainer.scoring.decoding import transcribe_encoded
 from trainer.scoring.normalizers import Normalizer
 from trainer.training.batches import BatchPlan, PlannedBatches, evaluation_batches
@@ -210,11 +210,10 @@ class WhisperTrainer(SavingTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """The stock loop, with adapters merged; in half precision the decoder's weights are cast once."""
-        narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.accelerator.mixed_precision)
+        """The stock loop, with adapters merged; in bf16 the decoder's weights are cast once."""
         with merged(self.model):
-            if narrow is not None and not self._deepspeed_asked:
-                self._writer = with_narrow_decoder(self.model, narrow)
+            if self.accelerator.mixed_precision == "bf16" and not self._deepspeed_asked:
+                self._writer = with_bf16_decoder(self.model)
             self._greedy = GreedyDecoder(self._writer)
             try:
                 return super().evaluation_loop(*args, **kwargs)

@@ -52,6 +52,7 @@ def read_request(words: Sequence[str]) -> JobRequest:
             "submit: nothing to run; give the search's arguments after --, as in "
             "tune-whisper submit --address http://HEAD:8265 -- --space lr_batch --storage /mnt/shared/experiments"
         )
+    words = words[words[0] == "search" :]
     option = "the arguments after --"
     for word in words:
         option = word.partition("=")[0] if word.startswith("--") else option

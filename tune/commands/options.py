@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import json
 import os
 import re
@@ -44,9 +43,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         hint = ""
         if message.startswith("unrecognized arguments: --"):
+            from trainer.yaml_nodes import nearest
+
             word = message.split()[2].split("=", maxsplit=1)[0]
-            known = dict.fromkeys(re.findall(r"--[a-z][a-z-]*", self.format_help()))
-            hint = "".join(f"; did you mean {each}?" for each in difflib.get_close_matches(word, known, n=1))
+            alike = nearest(word, re.findall(r"--[a-z][a-z-]*", self.format_help()))
+            hint = f"; did you mean {alike}?" if alike else ""
         raise ConfigError(f"{message}{hint}; see {self.prog} --help")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,8 @@ def search_parser() -> argparse.ArgumentParser:
         description="Search hyperparameters for fine-tuning Whisper: every trial is a real fine-tuning, judged by WER.",
         epilog=_EPILOG,
     )
+    version = f"%(prog)s {importlib.metadata.version('tune-whisper')}"
+    parser.add_argument("--version", action="version", version=version)
     what = parser.add_argument_group("what to search")
     add = what.add_argument
     add("--space", metavar="NAME_OR_PATH", help="search space: a YAML file or a packaged name")
@@ -158,7 +161,7 @@ def run(words: list[str]) -> Outcome | None:
     if arguments.dry_run:
         from tune.runs.dry_run import show_plan
 
-        show_plan(plan, console)
+        show_plan(plan, console, trials_given=arguments.trials is not None)
         return None
 
     from tune.runs import search

@@ -20,7 +20,7 @@ PATH_SETTINGS = ("model", "data", "cache_dir", *_OPTIONAL_PATHS)
 def without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The same settings for others to read: of files and folders of this machine the names alone."""
     return {
-        name: Path(value).name if name in PATH_SETTINGS and str(value).startswith(("/", "~")) else value
+        name: Path(value).name if str(value).startswith(("/", "~")) else value
         for name, value in settings.items()
     }
 

@@ -248,14 +248,18 @@ class Analysis(Experiment):
 
     @property
     def gain_noise(self) -> str:
-        """Why the gain over the base model may be chance; empty where it is more, or none."""
-        gain = self.state.comparable_base - (self.state.value or 0.0)
-        if self.gain is not None:
-            low, high = self.gain
+        """Why the gain over the base model may be chance; empty where it is more, or there is none."""
+        value, base = self.state.value, self.state.comparable_base
+        if value is None or value >= base:
+            return ""
+        if self.gain is None:
             return (
-                "" if low > 0 else f"the 95 % interval of the gain goes from {low:.2f} to {high:.2f} points"
+                ""
+                if base - value > self.pair_noise
+                else f"seeds alone make up to {self.pair_noise:.1f} points"
             )
-        return "" if gain > self.pair_noise else f"seeds alone make up to {self.pair_noise:.1f} points"
+        low, high = self.gain
+        return "" if low > 0 else f"the 95 % interval of the gain goes from {low:.2f} to {high:.2f} points"
 
     @property
     def who(self) -> str:

@@ -60,7 +60,9 @@ class Listener(abc.ABC):
 
     def __init__(self, session: Session, records: Records, display: LiveDisplay) -> None:
         """`records` are those of the log's state that belong to the trainings: the trials, or the repeats."""
-        self._experiment, self._channel, self._config = session.experiment, session.channel, session.base
+        self._experiment, self._channel = session.experiment, session.channel
+        # Here, as it may ask the hub for the model's configuration, which nobody waits for behind Ctrl-C.
+        self._gigabytes = estimated_checkpoint_bytes(session.base) / 1e9
         self._log, self._records = session.experiment.log, records
         self._files = CheckpointFiles(session.experiment.folder)
         self._progress = ProgressLog(session.experiment.folder.path)
@@ -76,10 +78,9 @@ class Listener(abc.ABC):
         self.interrupted = True
         running = {run.trial_id for run in self._records.running()}
         self._ask("end", running)
-        size = estimated_checkpoint_bytes(self._config) / 1e9
         self.display.event(
-            f"[yellow]interrupted[/]: what runs ({len(running)}) saves where it is, {size:.2g} GB each, in at most "
-            f"{SAVE_SECONDS:g} s; Ctrl-C once more ends at once"
+            f"[yellow]interrupted[/]: what runs ({len(running)}) saves where it is, about {self._gigabytes:.2g} GB "
+            f"each, in at most {SAVE_SECONDS:g} s; Ctrl-C once more ends at once"
         )
 
     def _ask(self, order: Order, trial_ids: set[str]) -> None:

@@ -92,13 +92,13 @@ def describe_cost(samples: float, seconds_per_sample: float, resources: TrialRes
     return f"{wall}, {busy * resources.gpus / 3600:.2g} GPU-hours" if resources.gpus else wall
 
 
-def show_plan(plan: Plan, console: Console) -> None:
+def show_plan(plan: Plan, console: Console, *, trials_given: bool = False) -> None:
     """Print what the search would do; of the audio it reads a sample, and it leaves nothing.
 
     Raises:
         UserError: the data, the store or the resources asked for cannot be used, or the checkpoints would have no room.
     """
-    _check_space(plan)
+    plan, points_note = _within_space(plan, trials_given=trials_given)
     if "mlflow" in plan.trackers:
         check_store(plan.tracking_uri)
     table, notes = look_at_clips(plan.base, augments=plan.augments)
@@ -115,20 +115,30 @@ def show_plan(plan: Plan, console: Console) -> None:
         found = guards[guard.data]
         say(console, f"guard {describe_guard(guard, found.name, len(found.clips))}")
         say_notes(console, found.notes)
-    say_notes(console, notes)
+    say_notes(console, [*points_note, *notes])
     with _readable(plan, table, console) as data:
         _show_clips(plan, table, data, console)
         _show_search(plan, table, data, resources, console)
 
 
-def _check_space(plan: Plan) -> None:
+def _within_space(plan: Plan, *, trials_given: bool) -> tuple[Plan, list[str]]:
+    """No more trials than the space has points, after which a search ends; with a note where there are fewer.
+
+    Raises:
+        ConfigError: more were asked for.
+    """
     trials = plan.options.trials
     points = len(list(itertools.islice(plan.space.all_points(), trials)))
-    if 0 < points < trials:
+    if not 0 < points < trials:
+        return plan, []
+    if trials_given:
         raise ConfigError(
             f"--trials {trials}: {plan.space.path} has only {points} different settings; take --trials {points}, "
             "or add values to it"
         )
+    options = dataclasses.replace(plan.options, trials=points)
+    note = f"{plan.space.path.name} has only {points} different settings, so that there are {points} trials"
+    return dataclasses.replace(plan, options=options), [note]
 
 
 @contextlib.contextmanager
@@ -149,10 +159,16 @@ def _readable(plan: Plan, table: ClipTable, console: Console) -> Iterator[Prepar
 
 def _show_clips(plan: Plan, table: ClipTable, data: PreparedData, console: Console) -> None:
     say(console, f"data: {', '.join(f'{len(clips):,} {name}' for name, clips in table.splits.items())} clips")
+    drops = [note for note in data.notes if note not in data.source_notes]
+    notes = [*drops, *quick_notes(plan.base, data)]
     if data.total < table.total:
         say(console, f"all files are there, and a sample of {data.total:,} clips was read")
-    say_notes(console, [note for note in data.notes if note not in data.source_notes])
-    say_notes(console, quick_notes(plan.base, data))
+        # How sure rates will be, and what to look at, is a matter of all clips.
+        found = [
+            note.removeprefix("WARNING: ") for note in notes if note in drops or note.startswith("WARNING: ")
+        ]
+        notes = [f"WARNING: in the sample: {note}" for note in found]
+    say_notes(console, notes)
 
 
 def _show_search(

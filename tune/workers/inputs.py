@@ -55,9 +55,8 @@ class TrialInputs:
         check_gpu()
         # Ray itself sets one thread for all.
         torch.set_num_threads(max(1, int(self.cpus)))
-        if (
-            0 < self.gpus < 1
-        ):  # a worker that has a whole one sees its node's others, too, and would open the first
+        # A worker that has a whole one sees its node's others, too, and would open the first.
+        if 0 < self.gpus < 1:
             use_share_of_gpu(self.gpus)
         config, data = self.config, ray.get(self.data)
         if (copies := self.copies) is not None:
@@ -79,7 +78,7 @@ def check_gpu() -> None:
     out = "or train on the CPU with --gpus-per-trial 0 (train: --gpus-per-worker 0)"
     if torch.cuda.is_available():
         capability, built = torch.cuda.get_device_capability(), torch.cuda.get_arch_list()
-        if not runs_on(capability, built):
+        if cuda and not runs_on(capability, built):  # AMD's architectures have other names
             name = f"{torch.cuda.get_device_name()} (sm_{capability[0]}{capability[1]})"
             raise ResourceError(
                 f"{where}, {name}, and torch {torch.__version__} has no code for it (built for {', '.join(built)}); "

@@ -68,6 +68,8 @@ def test_it_gets_its_name_here(here: Path, given: str, stem: str, option: str) -
     request = read_request(words)
     assert request.name.startswith(f"{stem}-20") and not request.files
     assert request.words == [*words, f"{option}={request.name}"]
+    if stem == "lr_batch":
+        assert read_request(["search", *words]).words[:-1] == words
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_an_interrupted_repeat_has_time_to_save_behind_a_rung_that_was_not_saved
     driver.save(name, rung, "weights")
     driver.callback.interrupt()
     assert driver.orders[-1] == ("end", {name})
-    assert "what runs (1) saves where it is, 0.0" in driver.printed[-1]
+    assert "what runs (1) saves where it is, about 0.0" in driver.printed[-1]
     assert driver.callback.saving()
     driver.save(name, rung + 8)
     assert not driver.callback.saving()

@@ -113,10 +113,16 @@ def test_what_a_search_would_stumble_over(
     assert told in refused("--space", "lr_batch", "--dry-run", *data)
 
 
-def test_more_than_there_is(tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_more_than_there_is(
+    tmp_path: Path, refused: Callable[..., str], capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "one.yaml").write_text("train_batch_size: {type: choice, values: [4, 8]}\n")
     line = refused("--space", "one.yaml", "--trials", "20", "--dry-run")
     assert "--trials 20: " in line and "has only 2 different settings; take --trials 2" in line
+    assert main(["--space", "one.yaml", "--dry-run"]) == 0, "the usual 8 are as many as there are"
+    assert (
+        "note: one.yaml has only 2 different settings, so that there are 2 trials" in capfd.readouterr().out
+    )
     line = refused("--space", "lr_batch", "--trials", "1000000", "--keep-checkpoints", "all", "--dry-run")
     assert re.search(r"--storage .*: has .* GB free, and checkpoints take up to [\d.e+]+ GB", line), line
 
@@ -131,10 +137,13 @@ def test_a_sample_is_read_where_features_were_not_computed(
         soundfile.write(tmp_path / f"{number}.wav", clip, 16_000)
         rows.append(f"{number}.wav,{text}")
     (tmp_path / "clips.csv").write_text("\n".join(rows))
-    asked = ["--data", "clips.csv", "--language", "en", "--set", "cache_dir=cache"]
-    assert main(["--space", "lr_batch", "--trials", "2", "--dry-run", *asked]) == 0
+    (tmp_path / "1.wav").write_bytes(b"noise")
+    asked = "--data clips.csv --language en --set cache_dir=cache --set max_dropped_share=0.2"
+    assert main(["--space", "lr_batch", "--trials", "2", "--dry-run", *asked.split()]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"all files are there, and a sample of \d\d clips was read", printed), printed
+    assert "warning: in the sample: dropped 1 of " in printed
+    assert "uncertain" not in printed, "that is a matter of all clips"
     assert re.search(r"time: about .* ms a sample measured here", printed), printed
     assert not (tmp_path / "cache").exists()
 

@@ -97,7 +97,7 @@ def nothing_left(analysis: Analysis) -> Iterator[Advice]:
 def gain_is_noise(analysis: Analysis) -> Iterator[Advice]:
     """The winner is better than the base model, but by no more than chance can make."""
     winner, base = analysis.winner, analysis.state.comparable_base
-    if winner is None or winner.value >= base or not analysis.gain_noise:
+    if winner is None or not analysis.gain_noise:
         return
     yield Advice(
         f"The gain over the base model, {base - winner.value:.2f} points, is within noise: {analysis.gain_noise}.",
