@@ -27,12 +27,17 @@ def test_nothing_heavy_is_imported() -> None:
 
 @pytest.mark.parametrize(
     ("function", "parser", "command_only", "named_otherwise"),
-    [(search, search_parser, {"dry_run"}, {}), (train, train_parser, set(), {"origin": "from_experiment"})],
+    [
+        (search, search_parser, {"dry_run", "measure"}, {}),
+        (train, train_parser, set(), {"origin": "from_experiment"}),
+    ],
 )
 def test_every_option_is_a_keyword(
     function: Callable[..., Any], parser: Any, command_only: set[str], named_otherwise: dict[str, str]
 ) -> None:
-    options = {action.dest for action in parser()._actions if action.dest not in ("help", "version")} - command_only
+    options = {
+        action.dest for action in parser()._actions if action.dest not in ("help", "version")
+    } - command_only
     renamed = {"set": "settings", **named_otherwise}
     keywords = set(inspect.signature(function).parameters) - {"quiet"}
     assert keywords == {renamed.get(name, name) for name in options}

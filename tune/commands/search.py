@@ -46,7 +46,7 @@ example:
 
 _FIXED_BY_EXPERIMENT = (
     *("space", "model", "data", "language", "epochs", "max_steps", "set", "seed", "warm_start", "experiment"),
-    *("workers_per_trial", "deepspeed", "dry_run"),
+    *("workers_per_trial", "deepspeed", "dry_run", "measure"),
 )
 
 
@@ -122,6 +122,11 @@ def search_parser() -> argparse.ArgumentParser:
     )
     add("--max-concurrent", type=int, metavar="N", help="trials at a time (default: as many as fit)")
     add("--dry-run", action="store_true", help="check everything, show the plan, run nothing")
+    add(
+        "--measure",
+        action="store_true",
+        help="with --dry-run: time a few steps where trials run, for its estimate",
+    )
     return parser
 
 
@@ -161,7 +166,7 @@ def run(words: list[str]) -> Outcome | None:
     if arguments.dry_run:
         from tune.runs.dry_run import show_plan
 
-        show_plan(plan, console, trials_given=arguments.trials is not None)
+        show_plan(plan, console, trials_given=arguments.trials is not None, measure=arguments.measure)
         return None
 
     from tune.runs import search
@@ -193,6 +198,8 @@ def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
     ):
         if value is not None and without and arguments.resume is None:
             raise ConfigError(f"{option}: goes with {needed}; add that or remove it")
+    if arguments.measure and not arguments.dry_run:
+        raise ConfigError("--measure: goes with --dry-run; add that or remove it")
     if arguments.space is None and arguments.resume is None:
         raise ConfigError("--space: is missing; give a search space, or --resume EXPERIMENT")
     settings = read_settings(arguments)

@@ -151,7 +151,7 @@ def measure_held_out(
     try:
         files = CheckpointFiles(session.experiment.folder)
         inputs = session.inputs(config)
-        found = begin_in_worker(session, evaluate_checkpoint, inputs, files, str(run.checkpoint), "test")
+        found = begin_in_worker(evaluate_checkpoint, inputs, files, str(run.checkpoint), "test")
         whole = session.plan.base.replace(full_window_evaluation=True)
         base = measure_untouched(session, whole, "test")  # beside it, where there is room
         with doing(session.console, "measuring the test split"):
@@ -175,28 +175,26 @@ def measure_untouched(
     if clips is not None and len(clips) == len(session.data.splits[split]):
         clips = None
     with doing(session.console, f"measuring the base model {config.model}{where}"):
-        return in_worker(session, evaluate_shared, session.inputs(config, guard), split, not whole, clips)
+        return in_worker(evaluate_shared, session.inputs(config, guard), split, not whole, clips)
 
 
-def in_worker(
-    session: Session, work: Callable[..., Result], inputs: TrialInputs, *arguments: object
-) -> Result:
+def in_worker(work: Callable[..., Result], inputs: TrialInputs, *arguments: object) -> Result:
     """What `work(inputs, *arguments)` returns in a process with what one worker of a trial has.
 
     Raises:
         UserError: a mistake that only shows there, such as weights that do not load.
         RayError: any other failure.
     """
-    return begin_in_worker(session, work, inputs, *arguments)()
+    return begin_in_worker(work, inputs, *arguments)()
 
 
 def begin_in_worker(
-    session: Session, work: Callable[..., Result], inputs: TrialInputs, *arguments: object
+    work: Callable[..., Result], inputs: TrialInputs, *arguments: object
 ) -> Callable[[], Result]:
     """Begin what `in_worker` does; what it returns waits for the end of it, and raises the same."""
     import ray
 
-    remote: Any = ray.remote(num_cpus=inputs.cpus, num_gpus=session.resources.gpus_per_worker)(run_and_free)
+    remote: Any = ray.remote(num_cpus=inputs.cpus, num_gpus=inputs.gpus)(run_and_free)
     begun = remote.remote(work, inputs, *arguments)
 
     def wait() -> Result:

@@ -17,17 +17,27 @@ from rich.console import Console
 from trainer.errors import ConfigError, DiskFullError
 from trainer.files import nearest_folder
 from trainer.scoring.translation import TRANSLATE
-from tune.cluster.session import checked_address, this_machine
+from tune.cluster.session import (
+    alive_nodes,
+    checked_address,
+    gpu_precision,
+    joined_address,
+    ray_session,
+    this_machine,
+)
 from tune.experiments.mlflow_store import check_store
+from tune.runs.baseline import in_worker
 from tune.runs.data import describe_guard, load_guards, look_at_clips, quick_notes, what_clips_show
 from tune.search.budgets import describe_duration
 from tune.search.records import Records
 from tune.search.scheduler import TRIAL_ID, describe_rungs
 from tune.search.searcher import Searcher
 from tune.util.console import key_settings, say, say_notes, set_task
+from tune.workers.inputs import TrialInputs, shared_folders
+from tune.workers.node_copies import NodeCopies
+from tune.workers.trainable import time_steps
 
 if TYPE_CHECKING:
-    from trainer.config import TrainConfig
     from trainer.data.clips import ClipTable
     from trainer.data.prepared import PreparedData
     from tune.cluster.resources import TrialResources
@@ -92,8 +102,12 @@ def describe_cost(samples: float, seconds_per_sample: float, resources: TrialRes
     return f"{wall}, {busy * resources.gpus / 3600:.2g} GPU-hours" if resources.gpus else wall
 
 
-def show_plan(plan: Plan, console: Console, *, trials_given: bool = False) -> None:
+def show_plan(plan: Plan, console: Console, *, trials_given: bool = False, measure: bool = False) -> None:
     """Print what the search would do; of the audio it reads a sample, and it leaves nothing.
+
+    Args:
+        trials_given: whether the number of trials was asked for, not the default.
+        measure: time steps where trials run, with Ray started or joined; else only where that is this machine.
 
     Raises:
         UserError: the data, the store or the resources asked for cannot be used, or the checkpoints would have no room.
@@ -103,22 +117,27 @@ def show_plan(plan: Plan, console: Console, *, trials_given: bool = False) -> No
         check_store(plan.tracking_uri)
     table, notes = look_at_clips(plan.base, augments=plan.augments)
     resources = None
-    # What another cluster has shows only when it is joined.
-    if checked_address(plan.address) == "local":
-        resources = plan.options.resources.fit([this_machine()])
-        plan.check_fit(resources)
-    set_task(console, plan.base.task)
     guards = load_guards(plan.base, plan.options.guard)
-    for line in plan.describe():
-        say(console, line)
-    for guard in plan.options.guard:
-        found = guards[guard.data]
-        say(console, f"guard {describe_guard(guard, found.name, len(found.clips))}")
-        say_notes(console, found.notes)
-    say_notes(console, [*points_note, *notes])
-    with _readable(plan, table, console) as data:
+    with contextlib.ExitStack() as stack:
+        if measure:
+            stack.enter_context(ray_session(console, plan.address))
+            resources = plan.options.resources.fit(alive_nodes())
+        # What another cluster has shows only when it is joined.
+        elif checked_address(plan.address) == "local":
+            resources = plan.options.resources.fit([this_machine()])
+        if resources:
+            plan.check_fit(resources)
+        set_task(console, plan.base.task)
+        for line in plan.describe():
+            say(console, line)
+        for guard in plan.options.guard:
+            found = guards[guard.data]
+            say(console, f"guard {describe_guard(guard, found.name, len(found.clips))}")
+            say_notes(console, found.notes)
+        say_notes(console, [*points_note, *notes])
+        data = stack.enter_context(_readable(plan, table, console, sample_only=measure))
         _show_clips(plan, table, data, console)
-        _show_search(plan, table, data, resources, console)
+        _show_search(plan, table, data, resources, measure, console)
 
 
 def _within_space(plan: Plan, *, trials_given: bool) -> tuple[Plan, list[str]]:
@@ -142,7 +161,7 @@ def _within_space(plan: Plan, *, trials_given: bool) -> tuple[Plan, list[str]]:
 
 
 @contextlib.contextmanager
-def _readable(plan: Plan, table: ClipTable, console: Console) -> Iterator[PreparedData]:
+def _readable(plan: Plan, table: ClipTable, console: Console, *, sample_only: bool) -> Iterator[PreparedData]:
     """All clips where their features were computed before, else a sample, judged as all are in a search."""
     from trainer.data.prepared import is_prepared, prepare
     from trainer.inspection.sample import prepared_sample
@@ -150,7 +169,7 @@ def _readable(plan: Plan, table: ClipTable, console: Console) -> Iterator[Prepar
     how: dict[str, Any] = {"table": table, "waveforms": plan.augments}
     with contextlib.ExitStack() as stack:
         with console.status("looking for the audio files, and reading some ..."):
-            if is_prepared(plan.base, **how):
+            if not sample_only and is_prepared(plan.base, **how):
                 data = prepare(plan.base, **how)
             else:
                 data = stack.enter_context(prepared_sample(plan.base, **how))
@@ -176,6 +195,7 @@ def _show_search(
     table: ClipTable,
     data: PreparedData,
     resources: TrialResources | None,
+    measure: bool,
     console: Console,
 ) -> None:
     """What is searched, in how many samples, and what that takes."""
@@ -209,37 +229,41 @@ def _show_search(
             f"streaming: a trial that is not stopped reads and decodes {table.stream.cost(rungs[-1])}; all trials "
             f"together {table.stream.cost(samples)}, and each repeat of the final round as much as a trial",
         )
-    _show_cost(plan, data, samples, resources, console)
+    _show_cost(plan, data, samples, resources, measure, console)
     say(console, "nothing was run")
 
 
 def _show_cost(
-    plan: Plan, data: PreparedData, samples: int, resources: TrialResources | None, console: Console
+    plan: Plan,
+    data: PreparedData,
+    samples: int,
+    resources: TrialResources | None,
+    measure: bool,
+    console: Console,
 ) -> None:
-    """Time from a few real steps, where that can be measured here, and disk space.
+    """Time from a few real steps, where that can be measured, and disk space.
 
     Raises:
         DiskFullError: the checkpoints would have no room.
     """
-    from trainer.model.pretrained import is_here
     from trainer.training.checkpoints import estimated_checkpoint_bytes
 
-    if resources is None:
-        say(console, "time: not estimated for another cluster")
-    elif plan.base.workers > 1 or plan.base.deepspeed:
-        say(console, "time: not estimated for several workers or DeepSpeed")
-    elif not is_here(plan.base.model):
-        say(console, "time: not estimated, the model is not here yet; a search fetches it")
+    if reason := _why_not_timed(plan, resources, measure):
+        say(console, f"time: not estimated {reason}")
     else:
+        assert resources is not None
         with console.status("training a few steps to estimate the time ..."):
-            seconds = seconds_per_sample(plan.base, data, resources.cpus_per_worker)
-        if seconds is None:
-            say(console, f"time: not estimated, {plan.base.train_batch_size} clips have no memory here")
+            rate = _samples_a_second(plan, data, resources, measure)
+        if rate is None:
+            say(console, f"time: not estimated, {plan.base.train_batch_size} clips have no memory there")
         else:
-            cost = describe_cost(samples, seconds, resources)
+            cost, where = (
+                describe_cost(samples, 1 / rate, resources),
+                "a worker" if measure else "this machine",
+            )
             say(
                 console,
-                f"time: {cost}, evaluations not counted ({1000 * seconds:.1f} ms a sample measured here)",
+                f"time: {cost}, evaluations not counted ({1000 / rate:.1f} ms a sample, measured on {where})",
             )
     whole, options = estimated_checkpoint_bytes(plan.base), plan.options
     runs = options.trials + options.n_finalists * options.repeats
@@ -258,21 +282,40 @@ def _show_cost(
     )
 
 
-def seconds_per_sample(config: TrainConfig, data: PreparedData, cpus: float) -> float | None:
-    """Seconds of training per sample on this machine, from a few steps; None where memory ran out.
+def _why_not_timed(plan: Plan, resources: TrialResources | None, measure: bool) -> str:
+    from trainer.model.pretrained import is_here
 
-    Args:
-        config: settings of one worker.
-        data: of which its clips are.
-        cpus: threads of a trial.
-    """
-    import torch
+    if plan.base.workers > 1 or plan.base.deepspeed:
+        return "for several workers or DeepSpeed"
+    if measure:
+        return ""
+    if resources is None:
+        return "for another cluster; --measure times a few steps there"
+    return "" if is_here(plan.base.model) else "as the model is not here yet; --measure fetches it"
 
-    from trainer.probe import probe_step
 
-    torch.set_num_threads(max(1, int(cpus)))
-    rate = probe_step(config, data, seconds=_SECONDS)
-    return 1 / rate if rate else None
+def _samples_a_second(
+    plan: Plan, data: PreparedData, resources: TrialResources, measure: bool
+) -> float | None:
+    """Of one trial, from a few steps here or with a trial's resources in Ray; None where memory ran out."""
+    if not measure:
+        import torch
+
+        from trainer.probe import probe_step
+
+        torch.set_num_threads(max(1, int(resources.cpus_per_worker)))
+        return probe_step(plan.base, data, seconds=_SECONDS)
+    import ray
+
+    config, copies = plan.base, None
+    if config.precision == "auto" and resources.gpus:
+        config = config.replace(precision=gpu_precision())
+    if joined_address(plan.address) != "local":
+        copies = NodeCopies.make(plan.storage, shared_folders(config, augments=plan.augments))
+    cpus, gpus = resources.cpus_per_worker, resources.gpus_per_worker
+    inputs = TrialInputs(config=config, data=ray.put(data), copies=copies, cpus=cpus, gpus=gpus)
+    files = {path.name: path.read_bytes() for path in data.folder.iterdir()}
+    return in_worker(time_steps, inputs, files, _SECONDS)
 
 
 def _show_rates(by_wer: Sequence[tuple[float, Plan]], console: Console) -> None:

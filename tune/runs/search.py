@@ -171,7 +171,7 @@ def measure_models(session: Session) -> None:
 
     def mean(config: dict[str, Any], checkpoints: Sequence[str], name: str, most: float) -> Measured:
         inputs = session.inputs(session.base).with_settings(config)
-        return in_worker(session, measure_mean, inputs, files, checkpoints, name, most)
+        return in_worker(measure_mean, inputs, files, checkpoints, name, most)
 
     def on_guard(guard: Guard, run: Trial | None) -> tuple[Evaluation, str]:
         config = guard_config(session.base, guard)
@@ -179,7 +179,7 @@ def measure_models(session: Session) -> None:
         if run is None:
             return measure_untouched(session, config, guard=guard.data), digest
         inputs = session.inputs(config.replace(**run.config), guard.data)
-        found = in_worker(session, evaluate_checkpoint, inputs, files, str(run.checkpoint), "validation")
+        found = in_worker(evaluate_checkpoint, inputs, files, str(run.checkpoint), "validation")
         return found, digest
 
     if compare(session.experiment) and session.state.something_is_measured:

@@ -102,8 +102,8 @@ class Session:
             prepared = prepare_guards(plan.base, guards, guard_clips, console)
             copies = None
             if joined_address(plan.address) != "local":
-                folders = shared_folders(plan.base, data, augments=plan.augments)
-                folders += [each.folder for each in prepared.values()]
+                folders = shared_folders(plan.base, augments=plan.augments)
+                folders += [each.folder for each in (data, *prepared.values())]
                 with console.status("bringing features to the storage ..."):
                     copies = NodeCopies.make(plan.storage, folders)
             yield cls(console, plan, resources, data, prepared, splits, copies, tracking, stack, began)

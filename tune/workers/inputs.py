@@ -50,6 +50,18 @@ class TrialInputs:
     def open(self) -> tuple[TrainConfig, PreparedData]:
         """Settings and data with the folders that this node has, once a process of Ray's is there to use them."""
         import ray
+
+        config, data = self.open_config(), ray.get(self.data)
+        if self.copies is not None:
+            data = data.moved_to(self.copies.local(data.folder))
+        return config, data.with_texts(config) if self.relabelled else data
+
+    def open_config(self) -> TrainConfig:
+        """The settings alone, with threads and memory of this process set as they are for a trial.
+
+        Raises:
+            ResourceError: PyTorch cannot use the GPU that Ray gave.
+        """
         import torch
 
         check_gpu()
@@ -58,13 +70,12 @@ class TrialInputs:
         # A worker that has a whole one sees its node's others, too, and would open the first.
         if 0 < self.gpus < 1:
             use_share_of_gpu(self.gpus)
-        config, data = self.config, ray.get(self.data)
+        config = self.config
         if (copies := self.copies) is not None:
-            data = data.moved_to(copies.local(data.folder))
             named = [name for name in SOUNDS if config.augments and getattr(config, name) is not None]
             for name in [*named, *(["model"] if Path(config.model).is_absolute() else [])]:
                 config = config.replace(**{name: str(copies.local(Path(getattr(config, name))))})
-        return config, data.with_texts(config) if self.relabelled else data
+        return config
 
 
 def check_gpu() -> None:
@@ -112,8 +123,8 @@ def runs_on(capability: tuple[int, int], built: Sequence[str]) -> bool:
     return False
 
 
-def shared_folders(config: TrainConfig, data: PreparedData, *, augments: bool) -> list[Path]:
-    """Folders of this machine that trials read: features, a model, and sounds where clips are changed."""
-    folders = [data.folder, *([Path(config.model)] if Path(config.model).is_absolute() else [])]
+def shared_folders(config: TrainConfig, *, augments: bool) -> list[Path]:
+    """Folders of this machine that trials read beside the features: a model, and sounds where clips are changed."""
+    folders = [Path(config.model)] if Path(config.model).is_absolute() else []
     sounds = (getattr(config, name) for name in SOUNDS) if augments else ()
     return folders + [Path(folder) for folder in sounds if folder is not None]

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,6 +134,19 @@ def evaluate_checkpoint(
     config, data = inputs.open()
     with files.fetched(checkpoint) as fetched, with_base(fetched, config.model) as folder:
         return evaluate(config.replace(model=str(folder)), data, split)
+
+
+def time_steps(inputs: TrialInputs, files: Mapping[str, bytes], seconds: float) -> float | None:
+    """What `probe_step` returns on whatever node this runs, which is given the files of a sample's features."""
+    import ray
+
+    from trainer.probe import probe_step
+
+    config = inputs.open_config()
+    with tempfile.TemporaryDirectory(prefix="tune-whisper-") as folder:
+        for name, content in files.items():
+            Path(folder, name).write_bytes(content)
+        return probe_step(config, ray.get(inputs.data).moved_to(Path(folder)), seconds=seconds)
 
 
 def run_and_free(work: Callable[..., Any], *arguments: object) -> Any:

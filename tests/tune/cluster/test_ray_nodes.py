@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from processes import tune_whisper
 from ray_nodes import Nodes
 from search_process import NODES_QUICK, Search, results, state
 
@@ -30,6 +31,10 @@ def test_a_node_is_killed_and_another_joins(tmp_path: Path) -> None:
 
     with Nodes(cpus=0) as nodes:
         first = nodes.add(cpus=1)
+        plan = "--space lr_batch --trials 2 --storage planned --dry-run --measure --address"
+        planned = tune_whisper(*plan.split(), nodes.address, cwd=tmp_path)
+        assert re.search(r"time: about .* with one trial at a time.* measured on a worker", planned.stdout)
+        assert not any((tmp_path / "planned").rglob("*")), "the sample went to the worker alone"
         words = ["--space", "space.yaml", "--trials", "2", "--epochs", "5", "--experiment", "nodes"]
         search = Search(tmp_path, *words, "--address", nodes.address, *NODES_QUICK)
         search.wait_for(lambda: any(running()))
