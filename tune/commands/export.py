@@ -35,7 +35,7 @@ def export_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
     )
     add = parser.add_argument
-    add("experiment", nargs="?", metavar="EXPERIMENT", help="name of the experiment")
+    add("experiment", nargs="?", metavar="EXPERIMENT", help="name of the experiment (default: the newest)")
     add("--output", type=output_folder, metavar="DIR", help="folder to write; must not exist")
     add_storage(parser)
     add("--trial", metavar="ID", help="another trial than the best")
@@ -119,9 +119,8 @@ def _check_options(options: argparse.Namespace) -> None:
     existing = options.from_model is not None
     if existing and options.experiment is not None:
         raise ConfigError(f"--from-model goes without EXPERIMENT, got {options.experiment}; remove one")
-    for name, given in (("EXPERIMENT", options.experiment), ("--output", options.output)):
-        if not existing and given is None:
-            raise ConfigError(f"the following arguments are required: {name}; see tune-whisper export --help")
+    if not existing and options.output is None:
+        raise ConfigError("the following arguments are required: --output; see tune-whisper export --help")
     converts = bool(set(options.format) - {"hf"})
     if existing and options.output is None and not converts:
         raise ConfigError("--from-model: give --format for what to make of it, or --output for a copy")

@@ -24,7 +24,7 @@ def report_parser() -> argparse.ArgumentParser:
         "It may have ended, still run, or have been interrupted. Its object store gets the page, too.",
     )
     add = parser.add_argument
-    add("experiment", metavar="EXPERIMENT", help="name of the experiment")
+    add("experiment", nargs="?", metavar="EXPERIMENT", help="name of the experiment (default: the newest)")
     add("--open", action="store_true", help="open the page in the browser")
     add(
         "--output",

@@ -8,7 +8,7 @@ import datetime
 import difflib
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tune.experiments.storage import Storage
     from tune.space.space import SearchSpace
 
-Find: TypeAlias = "Callable[[str, Storage], ExperimentFolder]"
+Find: TypeAlias = "Callable[[str | None, Storage], ExperimentFolder]"
 """Finds an experiment as `find_experiment` does, or in its end where a killed process had left only that."""
 LOCK_FILE = ".running"
 
@@ -272,15 +272,15 @@ def lock(folder: Path) -> IO[str]:
 
 
 def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
-    """An experiment, or the newest one; its small files are brought here from an object store.
+    """An experiment by its name or the beginning of it, or the newest one; small files are fetched from a bucket.
 
     Raises:
-        ExperimentError: there is none; the nearest names are given.
+        ExperimentError: there is none, or several begin so; the nearest names are given.
         StorageError: the object store cannot be read.
     """
     names = storage.names()
-    chosen = names[-1] if name is None and names else name
-    if chosen is not None and chosen in names:
+    chosen = (names[-1] if names else None) if name is None else full_name(name, names)
+    if chosen is not None:
         folder = storage.experiment(chosen)
         folder.download()
         return folder
@@ -291,3 +291,19 @@ def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
         )
     near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4) or names[-3:]
     raise ExperimentError(f"no experiment {name!r} in {storage.text}; there is {', '.join(near)}")
+
+
+def full_name(name: str, names: Sequence[str]) -> str | None:
+    """The one of the experiments' names that is this, or alone begins with it.
+
+    Raises:
+        ExperimentError: several begin with it.
+    """
+    if name in names:
+        return name
+    begin = [each for each in names if name and each.startswith(name)]
+    if len(begin) > 1:
+        raise ExperimentError(
+            f"experiment {name!r}: {', '.join(begin[-3:])} begin with it; give more of the name"
+        )
+    return begin[0] if begin else None

@@ -46,7 +46,7 @@ TOLERANCE = 0.1
 
 def export_trial(
     storage: Storage,
-    experiment: str,
+    experiment: str | None,
     output: Path,
     trial_id: str | None,
     console: Console,
@@ -61,6 +61,7 @@ def export_trial(
     Where the data has gone, the model is written all the same, with the figures of the search.
 
     Args:
+        experiment: its name or the beginning of it; None for the newest.
         output: folder to write; must not exist.
         trial_id: another trial than the best.
         adapter: also write the adapters of a trial with LoRA, to a folder of their own.
@@ -98,7 +99,7 @@ def export_trial(
                 rates, changed = _rates_of_search(saved, trial), ()
         outcome = add_formats(partial, targets, config, console)
         summary = {
-            "experiment": experiment,
+            "experiment": saved.name,
             "trial_id": trial.trial_id,
             **({"average_of": list(trial.members)} if trial.members else {}),
             **({} if point is None else {"point": point}),
@@ -122,7 +123,10 @@ def export_trial(
         write_whole(partial / CARD_FILE, f"{card}\n")
     of = f", the mean of {listed(trial.members)}," if trial.members else ""
     between = "" if point is None else " at a point between the base model and it"
-    say(console, f"exported {role_of(trial.trial_id)} {trial.trial_id}{of}{between} to {output}")
+    say(
+        console,
+        f"exported {role_of(trial.trial_id)} {trial.trial_id}{of}{between} of {saved.name} to {output}",
+    )
     _print_rates(console, rates, changed)
     alike = saved.state.base_rates_for(trial) == saved.state.base_rates and saved.base.full_window_evaluation
     if point is None and alike and "validation" not in changed and trial.best_value is not None:

@@ -99,7 +99,7 @@ def _is_left(folder: ExperimentFolder) -> bool:
     return log.is_file() and not is_running(folder) and only_end_is_left(read_log(log))
 
 
-def find_finished(name: str, storage: Storage) -> ExperimentFolder:
+def find_finished(name: str | None, storage: Storage) -> ExperimentFolder:
     """An experiment as `find_experiment` finds it, finished first where a killed process had left only that.
 
     Where it cannot be finished from here, its log is read as it stands.
@@ -114,9 +114,9 @@ def find_finished(name: str, storage: Storage) -> ExperimentFolder:
     notes: list[str] = []
     try:
         if finish_if_left(folder, notes.append, storage.option):
-            notes.insert(0, f"note: {name} had not come to its end, and was finished now")
+            notes.insert(0, f"note: {folder.name} had not come to its end, and was finished now")
     except (ExperimentError, StorageError, OSError) as error:
-        notes.append(f"note: {name} has not come to its end and cannot be finished here: {error}")
+        notes.append(f"note: {folder.name} has not come to its end and cannot be finished here: {error}")
     for note in notes:
         print(note, file=sys.stderr)
     return folder

@@ -55,6 +55,7 @@ def resume(
         ConfigError: an option that was given cannot be used.
     """
     folder = find_experiment(name, storage)
+    name = folder.name
     if Experiment.read(folder).state.options.kind != kind:
         raise ExperimentError(
             f"--resume {name}: is a training; use tune-whisper train --resume {name}"

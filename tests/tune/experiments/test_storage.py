@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import sqlite3
 import time
@@ -208,6 +209,18 @@ def test_the_server_goes_away_and_comes_back() -> None:
         server.start()
         folder.upload()  # a later run, or by hand
         assert ObjectStore(server.uri("away")).read("one/results.json") == b"22"
+
+
+def test_a_name_may_be_shortened_and_the_newest_needs_none(tmp_path: Path) -> None:
+    storage = Storage.parse(str(tmp_path))
+    for age, name in enumerate(("be-1", "de-11", "de-1", "de-2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "experiment.yaml").touch()
+        os.utime(tmp_path / name / "experiment.yaml", (age, age))
+    found = {name: find_experiment(name, storage).name for name in (None, "b", "de-1", "de-11")}
+    assert found == {None: "de-2", "b": "be-1", "de-1": "de-1", "de-11": "de-11"}
+    with pytest.raises(ExperimentError, match="experiment 'de': de-11, de-1, de-2 begin with it; give more"):
+        find_experiment("de", storage)
 
 
 def test_names_that_lead_out_are_refused(tmp_path: Path) -> None:
