@@ -144,9 +144,9 @@ def add_where(group: Any) -> None:
     add(
         "--track",
         nargs="+",
-        choices=("mlflow", "tensorboard"),
+        choices=("mlflow", "tensorboard", "wandb"),
         metavar="STORE",
-        help="where results are shown: mlflow, tensorboard or both (default: mlflow)",
+        help="where results are shown: one or several of mlflow, tensorboard, wandb (default: mlflow)",
     )
 
 

@@ -38,6 +38,7 @@ STORES = {
     "mlflow": ("MLflow", "tune.tracking.mlflow", "MlflowStore"),
     "optuna": ("the Optuna study", "tune.tracking.optuna_study", "OptunaStore"),
     "tensorboard": ("TensorBoard", "tune.tracking.tensorboard", "TensorBoardStore"),
+    "wandb": ("Weights & Biases", "tune.tracking.wandb", "WandbStore"),
 }
 """What people call them, and their classes, which a target makes."""
 _SPACING, _PROGRESS_SPACING, _PAUSE = 1.0, 5.0, 10.0

@@ -1,0 +1,83 @@
+"""Runs of Weights & Biases, as its own reader finds them in the files of an offline run."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_experiments import MadeLog
+from mlflow_server import wait_for
+from wandb.proto.wandb_internal_pb2 import Record
+
+from tune.tracking.sync import Log
+from tune.tracking.wandb import WandbStore
+from tune.util.errors import TrackingError
+
+
+def records(path: Path) -> Iterator[Record]:
+    """What W&B wrote: a header of 7 bytes, then blocks of 32 KiB with pieces of records (LevelDB's log format)."""
+    content, position, whole = path.read_bytes(), 7, b""
+    while position < len(content):
+        if 32768 - position % 32768 < 7:
+            position += 32768 - position % 32768
+            continue
+        length, kind = struct.unpack("<HB", content[position + 4 : position + 7])
+        whole += content[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # a whole record, or its last piece
+            yield Record.FromString(whole)
+            whole = b""
+
+
+def offline_runs(folder: Path) -> dict[str, tuple[dict[str, Any], dict[int, dict[str, Any]]]]:
+    """Of each run by its name: the last summary, and what was logged by step."""
+    found = {}
+    for path in folder.glob("wandb/offline-run-*/*.wandb"):
+        name, summary, history = "", dict[str, Any](), dict[int, dict[str, Any]]()
+        for record in records(path):
+            name = record.run.display_name or name
+            summary |= {item.key: json.loads(item.value_json) for item in record.summary.update}
+            if record.HasField("history"):
+                items = record.history.item
+                row = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in items}
+                history[record.history.step.num] = row
+        found[name] = summary, history
+    return found
+
+
+def test_a_run_for_each_trial_and_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    made = MadeLog(tmp_path / "exp")
+    store, log = WandbStore(made.target()), Log(made.experiment)
+    made.four()
+    store.sync(log)
+    made.begin("001-r1", seed=43)
+    made.measure("001-r1", 3200, 10.5)
+    store.sync(log)
+    made.end("001-r1", "completed")
+    store.sync(log)
+    ends = {f"exp {run.trial_id}": run.outcome for run in made.saved.state.runs}
+    # W&B's own process writes the last run's file behind `finish`.
+    wait_for(
+        lambda: {name: run[0].get("status") for name, run in offline_runs(made.folder).items()} == ends, 30
+    )
+    runs = offline_runs(made.folder)
+    for run in made.saved.state.runs:
+        summary, history = runs[f"exp {run.trial_id}"]
+        assert [(step, row["wer"]) for step, row in history.items() if "wer" in row] == run.evaluations
+        assert summary.get("best_wer") == run.best_value
+
+
+def test_without_an_account_it_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    made = MadeLog(tmp_path / "exp")
+    with pytest.raises(
+        TrackingError, match=r"^--track wandb: no account; set WANDB_API_KEY, run `wandb login`"
+    ):
+        WandbStore(made.target())

@@ -1,0 +1,132 @@
+"""Weights & Biases: a run for each trial and repeat, in a group for each experiment.
+
+The project is `$WANDB_PROJECT`, else `tune-whisper`. With `WANDB_MODE=offline` the runs stay in `wandb/` of the
+experiment's folder until `wandb sync` uploads them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainer.scoring.objectives import named_rates
+from tune.experiments.events import Evaluated
+from tune.search.records import role_of
+from tune.tracking.sync import Log, Store, Target
+from tune.util.console import short_source
+from tune.util.errors import TrackingError, first_line
+from tune.util.redact import hide_password
+
+if TYPE_CHECKING:
+    import wandb
+
+    from tune.experiments.experiment import Experiment
+    from tune.search.records import Trial
+
+_TRAINING = ("loss", "learning_rate", "grad_norm")
+
+
+class WandbStore(Store):
+    """Logs over samples seen, which is W&B's step: what a run has at a step is not taken twice."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self._folder = target.folder.path
+        self._runs: dict[str, wandb.Run] = {}
+        """Those that are open."""
+        with _calls():
+            import wandb
+
+            if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.login(prompt=False):
+                raise TrackingError(
+                    "--track wandb: no account; set WANDB_API_KEY, run `wandb login`, or set WANDB_MODE=offline"
+                )
+
+    def sync(self, log: Log) -> None:
+        rows, progress = log.progress(self.progress)
+        log.read()  # after the progress: W&B takes nothing below the step that a run has reached
+        state = log.saved.state
+        points: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        for row in rows:
+            values = {f"train/{name}": row["metrics"].get(name) for name in _TRAINING}
+            points.setdefault(row["trial_id"], []).append(
+                (int(row["metrics"].get("samples_seen", 0)), values)
+            )
+        changed = set(points)
+        for entry in log.entries[self.delivered :]:
+            changed.add(getattr(entry.event, "trial_id", ""))
+            if isinstance(event := entry.event, Evaluated):
+                values = {"epoch": event.epoch, **event.metrics, **named_rates(event.sources)}
+                points.setdefault(event.trial_id, []).append((event.samples_seen, values))
+        with _calls():
+            for trial in [*state.records.all(), *state.repeats.all()]:
+                if trial.begun and trial.trial_id in changed:
+                    self._write(log.saved, trial, points.get(trial.trial_id, []))
+            if state.ended:
+                for name in list(self._runs):
+                    self._finish(state.run(name))
+        self.delivered, self.progress = len(log.entries), progress
+
+    def _write(self, saved: Experiment, trial: Trial, points: list[tuple[int, dict[str, Any]]]) -> None:
+        name, objective = trial.trial_id, saved.state.objective
+        if name not in self._runs:
+            self._runs[name] = self._open(saved, trial)
+        run = self._runs[name]
+        for samples, values in sorted(points, key=lambda point: point[0]):
+            if samples >= run.step:
+                run.log(_finite(values), step=samples)
+        rates = {
+            f"best_{objective}": trial.best_value,
+            f"baseline_{objective}": saved.state.base_rates[objective],
+        }
+        run.summary.update({**_finite(rates), "status": trial.outcome})
+        if trial.status != "running":
+            self._finish(trial)
+
+    def _open(self, saved: Experiment, trial: Trial) -> wandb.Run:
+        import wandb
+
+        base = saved.base
+        settings = {
+            name: getattr(base, name) for name in ("language", "task", "method", "weight_decay", "seed")
+        }
+        settings |= {"model": short_source(base.model), "data": short_source(base.data)}
+        unique = f"{saved.name} {saved.created} {trial.trial_id}"
+        return wandb.init(
+            id=hashlib.sha256(unique.encode()).hexdigest()[:16],
+            resume="allow",
+            reinit="create_new",
+            dir=str(self._folder),
+            project=os.environ.get("WANDB_PROJECT", "tune-whisper"),
+            group=saved.name,
+            name=f"{saved.name} {trial.trial_id}",
+            job_type=role_of(trial.trial_id),
+            config={**settings, **trial.config},
+            allow_val_change=True,
+            settings=wandb.Settings(
+                silent=True, console="off", disable_git=True, disable_code=True, x_disable_stats=True
+            ),
+        )
+
+    def _finish(self, trial: Trial) -> None:
+        self._runs.pop(trial.trial_id).finish(exit_code=int(trial.outcome == "failed"))
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+
+
+@contextlib.contextmanager
+def _calls() -> Iterator[None]:
+    try:
+        import wandb
+    except ImportError as error:
+        raise TrackingError("--track wandb: pip install 'tune-whisper[wandb]'") from error
+    try:
+        yield
+    except wandb.Error as error:
+        raise TrackingError(f"Weights & Biases: {hide_password(first_line(error))}") from error
