@@ -151,6 +151,11 @@ def _request(
     for key in ("data", "model", "noise_dir", "impulse_dir"):
         _check_source(request, f"--{key}" if key in ("data", "model") else key, settings.get(key))
     _check_tracking(request, arguments.tracking_uri)
+    if arguments.notify:
+        raise JobError(
+            "--notify: its address is a secret, and everybody on the cluster can read a job's words; "
+            "set TUNE_WHISPER_NOTIFY in the cluster's environment"
+        )
     return request
 
 

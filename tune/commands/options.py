@@ -148,6 +148,11 @@ def add_where(group: Any) -> None:
         metavar="STORE",
         help="where results are shown: one or several of mlflow, tensorboard, wandb (default: mlflow)",
     )
+    add(
+        "--notify",
+        metavar="URL",
+        help="post news there as JSON with a `text`: a new best, failures, the end (default: $TUNE_WHISPER_NOTIFY)",
+    )
 
 
 def add_how(group: Any, what: str) -> None:
@@ -224,15 +229,17 @@ def add_vertex(group: Any, when: str = "") -> None:
 def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The arguments that are options as `SearchOptions.changed` takes them, as far as they are given.
 
-    But for settings and guards, which are parsed; with the tracking URI that the environment has.
+    But for settings and guards, which are parsed; with the addresses that the environment has.
     """
     from tune.experiments.options import SearchOptions
 
     names = {field.name for field in dataclasses.fields(SearchOptions)} - {"settings", "guard"}
     names |= {"gpus_per_worker", "cpus_per_worker"}
     given = {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
-    uri = arguments.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-    return given | ({"tracking_uri": uri} if uri else {})
+    for name, variable in (("tracking_uri", "MLFLOW_TRACKING_URI"), ("notify", "TUNE_WHISPER_NOTIFY")):
+        if name not in given and os.environ.get(variable):
+            given[name] = os.environ[variable]
+    return given
 
 
 def read_settings(arguments: argparse.Namespace, flags: Iterable[str] = FLAGS) -> dict[str, Any]:

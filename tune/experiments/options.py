@@ -57,6 +57,8 @@ class SearchOptions:
     """Where results are shown, beside the Optuna study of a search."""
     tracking_uri: str | None = None
     """The MLflow store; None is a database in the experiment's folder."""
+    notify: str | None = None
+    """Where news is posted. As the address is a secret, no log has it, and `--resume` needs it again."""
 
     def changed(self, given: Mapping[str, Any]) -> SearchOptions:
         """The same with what is given: fields by their names, in `budgets` a mapping of its fields.
@@ -116,5 +118,7 @@ class SearchOptions:
         for option, number in {**numbers, "--save-every": self.save_every}.items():
             if number is not None and not (0 < number < math.inf):
                 raise ConfigError(f"{option} {number:g}: must be above 0")
+        if self.notify is not None and not self.notify.startswith(("https://", "http://")):
+            raise ConfigError("--notify: must be an address that begins with https:// or http://")
         if not 0 <= budgets.plateau_points < 100:
             raise ConfigError(f"--plateau-points {budgets.plateau_points:g}: must be from 0 to below 100")

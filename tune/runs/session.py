@@ -265,7 +265,7 @@ def session_started(
     return SessionStarted(
         session=last.session + 1 if last else 1,
         began=began,
-        options=dataclasses.replace(plan.options, tracking_uri=kept),
+        options=dataclasses.replace(plan.options, tracking_uri=kept, notify=None),
         gpus_per_trial=resources.gpus,
         precision=precision,
         package=package_versions().get("tune-whisper", ""),
@@ -276,8 +276,9 @@ def target_of(plan: Plan) -> Target:
     return Target(
         folder=plan.experiment_folder,
         option=plan.storage.option,
-        stores=plan.trackers,
+        stores=[*plan.trackers, *(["notify"] if plan.options.notify else [])],
         tracking_uri=plan.tracking_uri,
+        notify=plan.options.notify or "",
     )
 
 

@@ -38,6 +38,7 @@ STORES = {
     "mlflow": ("MLflow", "tune.tracking.mlflow", "MlflowStore"),
     "optuna": ("the Optuna study", "tune.tracking.optuna_study", "OptunaStore"),
     "tensorboard": ("TensorBoard", "tune.tracking.tensorboard", "TensorBoardStore"),
+    "notify": ("the notified address", "tune.tracking.notify", "Notifier"),
     "wandb": ("Weights & Biases", "tune.tracking.wandb", "WandbStore"),
 }
 """What people call them, and their classes, which a target makes."""
@@ -58,6 +59,8 @@ class Target:
     """What a command that names the experiment ends with, as ` --storage DIR`."""
     stores: Sequence[str] = ("mlflow",)
     tracking_uri: str = ""
+    notify: str = ""
+    """Where news of this session is posted: an address that is a secret."""
 
 
 class Log:
@@ -278,6 +281,8 @@ class Sync:
         target = self._target
         events = _from(target.folder.path / EVENTS_FILE, 0).count(b"\n")
         waiting = {name: events - number for name, number in self._delivered.items() if events > number}
+        if waiting.pop("notify", 0) and not waiting:
+            return self.problem  # what is old is no news: no later sync posts it
         if not waiting:
             return None
         command = f"tune-whisper sync {shlex.quote(target.folder.name)}{target.option}"

@@ -1,0 +1,81 @@
+"""What `--notify` posts, to a server of this process."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from made_experiments import MadeLog
+from plans import search_plan
+
+from tune.cluster.resources import TrialResources
+from tune.experiments.storage import Storage
+from tune.runs.session import session_started
+from tune.tracking.notify import Notifier
+from tune.tracking.sync import Log
+from tune.util.errors import TrackingError
+
+
+@pytest.fixture
+def posted() -> Iterator[tuple[str, list[str]]]:
+    """The address of a server, and the texts that it was sent."""
+    texts: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            texts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+            self.send_response(200 if "secret" in self.path else 404)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", texts
+        server.shutdown()
+
+
+def test_news_of_a_session(tmp_path: Path, posted: tuple[str, list[str]]) -> None:
+    address, texts = posted
+    made = MadeLog(tmp_path / "exp")
+    store, log = Notifier(made.target(notify=f"{address}/secret")), Log(made.experiment)
+    made.session()
+    made.begin("001")
+    for samples, wer in ((384, 40.0), (1088, 30.0), (3200, 35.0)):
+        made.measure("001", samples, wer)
+        log.read()
+        store.sync(log)
+    made.end("001", "completed")
+    made.begin("002")
+    made.end("002", "failed", error="CUDA out of memory\nmore")
+    made.finish()
+    log.read()
+    store.sync(log)
+    before = f"before fine-tuning WER {made.saved.state.base_rates['wer']:.2f} %"
+    assert texts == [
+        f"exp: new best, WER 40.00 % (001), {before}; 0 of 4 trials ended",
+        f"exp: new best, WER 30.00 % (001), {before}; 0 of 4 trials ended",
+        "exp: trial 002 failed: CUDA out of memory",
+        f"exp: completed, WER 30.00 % (001), {before}; 2 of 4 trials ended",
+    ]
+    made.session()
+    again = Notifier(made.target(notify=f"{address}/secret"))
+    log.read()
+    again.sync(log)
+    assert len(texts) == 4, "what an earlier session did is no news"
+
+
+def test_the_address_is_shown_and_kept_nowhere(tmp_path: Path, posted: tuple[str, list[str]]) -> None:
+    made = MadeLog(tmp_path / "exp")
+    made.four()
+    log = Log(made.experiment)
+    log.read()
+    for address, why in ((f"{posted[0]}/hidden", "HTTP 404"), ("http://127.0.0.1:9/hidden", "URLError")):
+        with pytest.raises(TrackingError, match=rf"^--notify: nothing could be posted \({why}\)$"):
+            Notifier(made.target(notify=address)).sync(log)
+    storage = Storage.parse(str(tmp_path / "experiments"))
+    plan = search_plan(storage, space="lr_batch", trials=1, notify="https://host/hidden")
+    resources = TrialResources(gpus=0, cpus=1, concurrent=1)
+    assert "hidden" not in str(session_started(plan, resources, "fp32", 0.0, None))
