@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all test-fast test-gpu test-newest-ray bench bench-gpu lint format install clean
+.PHONY: demo test test-all test-fast test-gpu test-newest-ray bench bench-gpu release-check lint format install clean
 
 demo: $(STAMP)
 	$(BIN)/tune-whisper --space lr_batch.yaml --trials 8
@@ -23,6 +23,10 @@ test-gpu: $(STAMP)
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow and not occasional"
+
+# Before a release: make release-check MODEL=FOLDER_OF_WHISPER_BASE DATA=TABLE LANGUAGE=German
+release-check:
+	tools/release_check.sh "$(MODEL)" "$(DATA)" "$(LANGUAGE)"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

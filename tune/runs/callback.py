@@ -200,6 +200,11 @@ class SearchCallback(Listener, ray.tune.Callback):
     ) -> None:
         super().__init__(session, records, display)
         self._base, self._judge = base, judge
+        state = session.state
+        self._before = objective_value(
+            state.trial_base_rates if records is state.records else state.base_rates
+        )
+        """The base model's rate, measured as these trainings are."""
         self._running: set[str] = set()
         rungs = base.evaluate_at or ()
         self._passed_by = {*rungs[:-1]} - resumable_rungs(rungs)
@@ -247,6 +252,8 @@ class SearchCallback(Listener, ray.tune.Callback):
         decision = self._decided(record, metrics, stop, keep)
         if math.isfinite(objective_value(metrics)):
             news = ", best so far" if before is None or objective_value(metrics) <= rank(before) else ""
+            if news and objective_value(metrics) >= self._before:
+                news += f", but no better than the base model's {self._before:.2f} %"
             self.display.event(
                 f"trial {record.trial_id} epoch {record.epoch:.2f}: WER {record.value:.2f} %{news}"
             )

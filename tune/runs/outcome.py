@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from trainer.scoring.objectives import objective_words
+from trainer.scoring.objectives import objective_value, objective_words
 from tune.experiments.results import no_gain_line, source_table
 from tune.report.analysis import Analysis
 from tune.util.console import say
@@ -51,6 +51,13 @@ def print_gain(outcome: Outcome, console: Console) -> None:
     elif analysis.gain is not None:
         text += ", 95 % interval {:.2f} to {:.2f} points".format(*analysis.gain)
     say(console, text)
+
+
+def print_tested(outcome: Outcome, console: Console) -> None:
+    """The result on the test split, where that was measured."""
+    if test := outcome.state.tested:
+        text = f"WER {objective_value(test.rates):6.2f} % (base {objective_value(test.baseline):.2f} %)"
+        console.print(f"test      {text}  on {test.rates['clips']:,.0f} clips that chose nothing")
 
 
 def print_no_gain(state: SearchState, console: Console) -> None:

@@ -77,7 +77,7 @@ def run(plan: Plan, console: Console, experiment: OpenExperiment | None = None) 
             run_repeats(session)
             measure_models(session)
             choose_export(session.experiment, session.say)
-            measure_test_split(session)
+        measure_test_split(session)
         return session.finish()
 
 
@@ -190,14 +190,18 @@ def measure_models(session: Session) -> None:
 
 
 def measure_test_split(session: Session) -> None:
-    """The chosen run on the test split, which chose nothing, where there is one."""
+    """The chosen run, or the training's best, on the test split, which chose nothing, where there is one."""
     state = session.state
-    chosen = state.chosen.run if state.chosen else None
+    if session.plan.is_training:
+        chosen = TRIAL if state.records[TRIAL].status == "completed" else None
+        config = session.base
+    else:
+        chosen = state.chosen.run if state.chosen else None
+        config = session.base if chosen is None else session.base.replace(**state.run(chosen).config)
     known = state.held_out is not None and state.held_out.run == chosen
     if chosen is None or known or "test" not in session.data.splits or state.best() is None:
         return
-    run = state.run(chosen)
-    found = measure_held_out(session, session.base.replace(**run.config), run)
+    found = measure_held_out(session, config, state.run(chosen))
     if found is not None:
         rates, baseline = (finite(each.rates) for each in found)
         session.experiment.log.append(

@@ -14,7 +14,7 @@ from rich.text import Text
 from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER, guards_line
-from tune.runs.outcome import Outcome, print_gain, print_no_gain, print_sources
+from tune.runs.outcome import Outcome, print_gain, print_no_gain, print_sources, print_tested
 from tune.search.finalists import describe_lowest
 from tune.search.records import listed, trial_order
 from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
@@ -218,9 +218,7 @@ def _print_result(outcome: Outcome, best: Trial, console: Console) -> None:
             say(console, f"verdict   trial {verdict.describe()}")
     where = "" if baseline == objective_value(outcome.state.base_rates) else " as trials are measured"
     say(console, f"baseline  WER {baseline:6.2f} %  {outcome.plan.base.model} untouched{where}")
-    if test := outcome.state.tested:
-        text = f"WER {objective_value(test.rates):6.2f} % (base {objective_value(test.baseline):.2f} %)"
-        console.print(f"test      {text}  on {test.rates['clips']:,.0f} clips that chose nothing")
+    print_tested(outcome, console)
     print_sources(outcome, console)
     print_gain(outcome, console)
     if guards := guards_line(outcome.state):

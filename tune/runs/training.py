@@ -107,8 +107,6 @@ class TrainingWatch(Listener):
         best = ", best so far" if is_best else ""
         self.display.event(f"epoch {record.epoch:.2f}: WER {record.value:.2f} %{best}")
         self.display.update()
-        if not metrics["finished"]:
-            self.display.print_progress()
         return decision
 
 

@@ -24,7 +24,9 @@ class Driver:
         experiment = SimpleNamespace(log=made.log, folder=made.experiment, before_deletion=lambda: None)
         order = SimpleNamespace(remote=lambda *words: self.orders.append(words))
         channel, base = SimpleNamespace(order=order), TrainConfig()
-        session: Any = SimpleNamespace(experiment=experiment, channel=channel, base=base)
+        session: Any = SimpleNamespace(
+            experiment=experiment, channel=channel, base=base, state=made.log.state
+        )
         display: Any = SimpleNamespace(event=self.printed.append, print_progress=lambda: None)
         judge = Judge(NEVER_STOP, RUNGS, records)
         self.callback = SearchCallback(TrainConfig(evaluate_at=RUNGS), session, records, judge, display)
@@ -82,3 +84,14 @@ def test_an_interrupted_repeat_has_time_to_save_behind_a_rung_that_was_not_saved
     assert driver.callback.saving()
     driver.save(name, rung + 8)
     assert not driver.callback.saving()
+
+
+def test_the_best_so_far_may_be_no_better_than_the_base_model(made: MadeLog) -> None:
+    name = made.begin("001")
+    driver = Driver(made, made.log.state.records)
+    for rung, wer in zip(RUNGS, (168.0, 59.0), strict=False):
+        driver.tell(name, EVALUATED, samples_seen=rung, epoch=1.0, wer=wer, eval_loss=1.0, finished=0.0)
+    assert [line.partition(" %")[2] for line in driver.printed] == [
+        ", best so far, but no better than the base model's 60.00 %",
+        ", best so far",
+    ]
