@@ -35,7 +35,7 @@ ROWS = {
         {"train"},
         {"probe", "inspection", "transcription", "conversion", "demo", "__main__"},
     ],
-    "tune_whisper": [{"experiment"}, {"running"}, {"process"}],
+    "tune_whisper": [{"keywords", "notebook"}, {"experiment"}, {"running", "models"}, {"process"}],
 }
 """A room imports rooms of lower rows only; rooms of one row never import each other."""
 MOST_FILES = 20

@@ -1,4 +1,4 @@
-"""tune-whisper from Python: `search`, `train`, `load_experiment`, and what they return and raise.
+"""tune-whisper from Python: `search`, `train`, `load_experiment`, `evaluate`, `transcribe`; what they return and raise.
 
     from tune_whisper import search
 
@@ -6,8 +6,8 @@
     print(found.wer, found.best.config)
     found.export("my-model")
 
-Options are those of the command, by the same names, checked in the same way; what the command prints as an error is
-raised with the same words. Nothing heavy is imported until something runs.
+Options are those of the commands, by the same names, checked in the same way; what a command prints as an error is
+raised, with keywords in place of flags. Nothing heavy is imported until something runs.
 """
 
 from trainer.config import TrainConfig
@@ -15,11 +15,13 @@ from trainer.errors import ConfigError, DataError, ModelError, UserError
 from tune.search.records import Trial
 from tune.util.errors import ExperimentError, ResourceError, SpaceError, TrackingError
 from tune_whisper.experiment import Experiment, load_experiment
+from tune_whisper.models import Evaluation, evaluate, transcribe
 from tune_whisper.running import search, train
 
 __all__ = [
     "ConfigError",
     "DataError",
+    "Evaluation",
     "Experiment",
     "ExperimentError",
     "ModelError",
@@ -29,7 +31,9 @@ __all__ = [
     "TrainConfig",
     "Trial",
     "UserError",
+    "evaluate",
     "load_experiment",
     "search",
     "train",
+    "transcribe",
 ]

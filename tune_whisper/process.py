@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import json
 import os
 import signal
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainer.errors import UserError
+from trainer.files import write_whole
 from tune.util.environment import use_ray_token
+
+if TYPE_CHECKING:
+    from tune.runs.plan import Plan
 
 
 def main(answer: str, command: str, *words: str) -> None:
-    """Run `search` or `train`; writes the experiment's name and place, or the error of the user."""
+    """Run `search` or `train`; writes the experiment's name and place once it is planned, then how that ended, or the
+    error of the user.
+    """
     threading.Thread(target=_end_with_parent, daemon=True).start()
     use_ray_token()
     content: dict[str, str] = {}
+    plan = io.StringIO()
+
+    def planned(asked: Plan) -> None:
+        content.update(experiment=asked.name, storage=asked.storage.text, folder=str(asked.folder))
+        write_whole(Path(answer), json.dumps(content))
+
     try:
-        outcome = importlib.import_module(f"tune.commands.{command}").run(list(words))
-        if outcome.tracking_problem:
+        with contextlib.redirect_stdout(plan if "--dry-run" in words else sys.stdout):
+            outcome = importlib.import_module(f"tune.commands.{command}").run(list(words), planned)
+        if outcome is None:
+            content["plan"] = plan.getvalue()
+        elif outcome.tracking_problem:
             print(f"warning: {outcome.tracking_problem}", file=sys.stderr)
-        content = {"experiment": outcome.plan.name, "storage": outcome.plan.storage.text}
+        content["ended"] = command
     except UserError as error:
         content = {"module": type(error).__module__, "class": type(error).__name__, "error": str(error)}
     except KeyboardInterrupt:
         content = {"interrupted": command}
-    Path(answer).write_text(json.dumps(content), encoding="utf-8")
+    write_whole(Path(answer), json.dumps(content))
 
 
 def _end_with_parent() -> None:

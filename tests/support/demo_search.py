@@ -39,8 +39,11 @@ OUTER = {"MLFLOW_RUN_ID": "0" * 32, "http_proxy": "http://127.0.0.1:9", "https_p
 FROM_PYTHON = """
 import json, sys
 import tune_whisper
-found = tune_whisper.search(experiment="small", **json.loads(sys.argv[1]))
+ended = []
+found = tune_whisper.search(experiment="small", on_trial_end=ended.append, **json.loads(sys.argv[1]))
 assert found == tune_whisper.load_experiment("small"), "what is returned is what can be read again"
+assert [run.trial_id for run in ended] == [name for name in found.runs if "-a" not in name]
+assert all(run.status in ("completed", "early_stopped") for run in ended)
 """
 
 

@@ -8,7 +8,7 @@ import functools
 
 from trainer.errors import ConfigError
 from tune.commands.options import Parser, add_results, add_settings, add_storage, hand_out
-from tune.evaluation.evaluation import run_evaluation
+from tune.evaluation.evaluation import EvaluationResult, run_evaluation
 from tune.evaluation.page import evaluation_page
 from tune.evaluation.plan import plan_evaluation
 from tune.evaluation.tables import print_evaluation
@@ -78,6 +78,19 @@ def evaluate_parser() -> argparse.ArgumentParser:
 
 
 def evaluate(words: list[str]) -> int:
+    arguments, result = run(words)
+    hand_out(
+        arguments,
+        result.to_dict(),
+        functools.partial(print_evaluation, result, arguments.worst),
+        JSON_FILE,
+        {PAGE_FILE: lambda: evaluation_page(result)},
+    )
+    return 0
+
+
+def run(words: list[str]) -> tuple[argparse.Namespace, EvaluationResult]:
+    """The evaluation that the words ask for, and what they say of showing it."""
     arguments = evaluate_parser().parse_args(words)
     check_least(arguments, worst=0)
     if arguments.output is not None and (arguments.output / "config.json").exists():
@@ -101,12 +114,4 @@ def evaluate(words: list[str]) -> int:
             by=arguments.by,
             overrides=arguments.set,
         )
-        result = run_evaluation(plan, make_console(error=True))
-    hand_out(
-        arguments,
-        result.to_dict(),
-        functools.partial(print_evaluation, result, arguments.worst),
-        JSON_FILE,
-        {PAGE_FILE: lambda: evaluation_page(result)},
-    )
-    return 0
+        return arguments, run_evaluation(plan, make_console(error=True))

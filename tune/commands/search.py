@@ -20,7 +20,10 @@ from tune.commands.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tune.runs.outcome import Outcome
+    from tune.runs.plan import Plan
 
 _EPILOG = """\
 other commands:
@@ -138,8 +141,8 @@ def search(words: list[str]) -> int:
     return 0 if outcome is None else exit_code(outcome)
 
 
-def run(words: list[str]) -> Outcome | None:
-    """The search that the words ask for; None where it was only planned."""
+def run(words: list[str], planned: Callable[[Plan], object] = lambda plan: None) -> Outcome | None:
+    """The search that the words ask for; None where it was only planned. `planned` is called before anything starts."""
     arguments = search_parser().parse_args(words)
     given = read_options(arguments)
 
@@ -163,6 +166,7 @@ def run(words: list[str]) -> Outcome | None:
                 earlier = Experiment.read(find_finished(options.warm_start, storage))
             space = load_space(options.space, options.settings)
             plan = make_plan(options, space, storage, arguments.experiment, address=address, earlier=earlier)
+    planned(plan)
     if arguments.dry_run:
         from tune.runs.dry_run import show_plan
 

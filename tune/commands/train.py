@@ -22,6 +22,8 @@ from tune.commands.options import (
 from tune.commands.search import exit_code
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tune.runs.outcome import Outcome
     from tune.runs.plan import Plan
 
@@ -87,7 +89,8 @@ def train(words: list[str]) -> int:
     return exit_code(run(words))
 
 
-def run(words: list[str]) -> Outcome:
+def run(words: list[str], planned: Callable[[Plan], object] = lambda plan: None) -> Outcome:
+    """The training that the words ask for; `planned` is called before anything starts."""
     arguments = train_parser().parse_args(words)
     settings = read_options(arguments)
 
@@ -105,6 +108,7 @@ def run(words: list[str]) -> Outcome:
         with console.status("checking the settings and the model ..."):
             plan = plan_training(arguments, settings)
 
+    planned(plan)
     from tune.runs import search
     from tune.runs.training_display import print_training_summary
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import sys
 from pathlib import Path
@@ -27,7 +28,11 @@ from tune.util.errors import check_least
 from tune.util.files import check_folder, writing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
+
+    Show = Callable[[list[Transcript], argparse.Namespace, bool], None]
 
 _EXAMPLES = """\
 examples:
@@ -63,6 +68,17 @@ def transcribe_parser() -> argparse.ArgumentParser:
 
 def transcribe(words: list[str]) -> int:
     """Run `tune-whisper transcribe`; 1 where a recording could not be read to its end."""
+    found = run(words, functools.partial(_print, make_console()))
+    return EXIT_FAILED if any(transcript.incomplete for transcript in found) else 0
+
+
+def run(words: list[str], show: Show = lambda *shown: None) -> list[Transcript]:
+    """What the model hears in each recording that the words name; nothing in one that cannot be read at all.
+
+    Args:
+        show: called with each recording's transcripts where they are not written to files, the words as they were
+            parsed, and whether there are several recordings.
+    """
     arguments = transcribe_parser().parse_args(words)
     check_least(arguments, batch_size=1, channel=1)
     if arguments.language is not None:
@@ -71,8 +87,7 @@ def transcribe(words: list[str]) -> int:
         raise ConfigError("--compare: prints a table, or JSON; it goes with neither --output nor subtitles")
     recordings = find_recordings(arguments.audio)
     targets = _targets(recordings, arguments)
-    console, out = make_console(error=True), make_console()
-    code = 0
+    console, found = make_console(error=True), list[Transcript]()
     with contextlib.ExitStack() as stack:
         # What libraries print while they are imported is no transcript.
         with console.status("loading the model ..."), contextlib.redirect_stdout(sys.stderr):
@@ -83,17 +98,18 @@ def transcribe(words: list[str]) -> int:
                 transcripts = _transcribe(path, models, arguments.channel, bar)
             except AudioError as error:
                 say(console, f"error: {path}: {error}")
-                code = EXIT_FAILED
+                found.append(Transcript(path, 0.0, None, [], str(error)))
                 continue
-            code = EXIT_FAILED if _warn(transcripts[0], console) else code
+            found.append(transcripts[0])
+            _warn(transcripts[0], console)
             if targets:
                 with writing(f"--output {arguments.output}"):
                     write_whole(targets[path], write(transcripts[0], arguments.format, arguments.model))
                 say(console, f"wrote {targets[path]}")
                 continue
             with bar.hidden():
-                _print(transcripts, arguments, out, heading=len(recordings) > 1)
-    return code
+                show(transcripts, arguments, len(recordings) > 1)
+    return found
 
 
 def _targets(recordings: dict[Path, Path], arguments: argparse.Namespace) -> dict[Path, Path]:
@@ -151,8 +167,8 @@ def _transcribe(
     return transcripts
 
 
-def _warn(transcript: Transcript, console: Console) -> bool:
-    """Tell what may be missing or wrong in a transcript; whether the recording could not be read to its end."""
+def _warn(transcript: Transcript, console: Console) -> None:
+    """Tell what may be missing or wrong in a transcript."""
     path = transcript.path
     if transcript.incomplete:
         say(console, f"warning: {path}: {transcript.incomplete}; transcribed as far as it goes")
@@ -163,12 +179,9 @@ def _warn(transcript: Transcript, console: Console) -> bool:
         if times := [clock(each.start) for each in transcript.segments if each.doubt == doubt]:
             more = f" and {len(times) - 5} more places" if len(times) > 5 else ""
             say(console, f"warning: {path}: the text {words} at {', '.join(times[:5])}{more}")
-    return transcript.incomplete is not None
 
 
-def _print(
-    transcripts: list[Transcript], arguments: argparse.Namespace, out: Console, *, heading: bool
-) -> None:
+def _print(out: Console, transcripts: list[Transcript], arguments: argparse.Namespace, heading: bool) -> None:
     """One recording on standard output: JSON is a line, so that it can be read as it comes."""
     model = transcripts[0]
     if arguments.format == "json":

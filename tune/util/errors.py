@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from trainer.errors import ConfigError, UserError
@@ -39,12 +40,12 @@ def option_words(**options: Any) -> list[str]:
             continue
         if name == "settings":
             words += [f"--set={key}={_text(each)}" for key, each in value.items()]
-        elif name == "guard":
-            words += [f"{option}={each}" for each in ([value] if isinstance(value, str) else value)]
         elif value is True:
             words.append(option)
         elif name == "track":
             words += [option, *([value] if isinstance(value, str) else value)]
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            words += [f"{option}={each}" for each in value]
         else:
             words.append(f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
     return words

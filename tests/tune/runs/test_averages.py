@@ -182,4 +182,4 @@ def test_all_that_is_made_from_the_log_tells_of_it(tmp_path: Path) -> None:
     assert f"best      WER  24.00 %  {whom}, to be exported" in printed
     found = tune_whisper.load_experiment("x", storage=search.storage.text)
     assert found.best is not None
-    assert (found.best.trial_id, len(found.averages), found.wer) == ("001-a1", 1, 31.5)
+    assert (found.best, found.wer) == (found.runs["001-a1"], 31.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 from collections.abc import Callable
@@ -108,8 +109,19 @@ def test_the_weights_of_the_others_are_dropped_and_the_screen_says_what_is_left(
 def test_from_python_it_is_typed_values(found: dict[str, Any]) -> None:
     """That a search returns the same is asserted where this one was started, from Python too."""
     read = load_experiment(NAME, storage=demo_search() / STORAGE)
-    assert (read.status, read.name, len(read.trials), len(read.repeats)) == ("finished", NAME, 3, 2)
-    assert read.best is not None and read.config is not None and read.report is not None
+    assert (read.status, read.name) == ("finished", NAME)
+    names = [run["trial_id"] for run in runs_of(found)]
+    assert list(read.runs) == names
+    assert read.best is not None and read.config is not None
+    assert read.report() == demo_experiment() / "report" / "report.html"
+    for trial in found["trials"]:
+        row = read.trials.loc[trial["trial_id"]]
+        assert (row.status, row.wer, row.best_wer) == (trial["status"], trial["wer"], trial["best_wer"])
+        assert row.train_batch_size == trial["config"]["train_batch_size"]
+    line = f"Experiment 'small': finished, WER {read.wer:.2f} %, before fine-tuning {read.baseline_wer:.2f} %"
+    assert repr(read).startswith(line)
+    page = dataclasses.replace(read, name="<b>")._repr_html_()
+    assert "&lt;b&gt;" in page and "<b>" not in page and "<td>early_stopped</td>" in page
     assert read.best.checkpoint is not None and (read.folder / read.best.checkpoint).is_dir()
     (won,) = found["finalists"]["scores"]
     assert (read.wer, read.best.best_value) == (won["mean"], found["best"]["wer"])

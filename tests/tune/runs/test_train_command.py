@@ -179,7 +179,7 @@ def test_the_winners_settings_once_more_on_train_and_validation(
     assert "test" not in after.state.data.clips
     assert (found.status, len(found.trials)) == ("finished", 1)
     assert found.config is not None and found.config.learning_rate == won["config"]["learning_rate"]
-    assert len(found.trials[0].evaluations) == 1
+    assert len(next(iter(found.runs.values())).evaluations) == 1
     model = found.export(tmp_path / "model")
     with pytest.raises(ExperimentError, match="exists"):
         found.export(tmp_path / "model")
