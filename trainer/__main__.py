@@ -28,10 +28,10 @@ def _train(argv: Sequence[str] | None) -> int:
         epilog="settings of the YAML file:\n" + "\n".join(settings),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("config", metavar="CONFIG", type=Path, help="YAML file, KEY: VALUE a line")
+    parser.add_argument("config", metavar="CONFIG", type=Path, help="YAML file with one KEY: VALUE per line")
     config = TrainConfig.from_dict(read_config_file(parser.parse_args(argv).config))
     if Path(config.output_dir).exists():
-        raise ConfigError(f"output_dir={config.output_dir!r}: is there already; choose another folder")
+        raise ConfigError(f"output_dir={config.output_dir!r}: exists already; choose another folder")
     from trainer.data.prepared import prepare
     from trainer.model.rates import default_learning_rate
     from trainer.scoring.objectives import describe_rates, objective_value

@@ -92,42 +92,42 @@ class TrainConfig:
     dropout: float = 0.0
     """Dropout probability in every layer while training."""
     method: Literal["full", "decoder", "lora"] = "full"
-    """What is trained: all weights, those of the `decoder`, or adapters of low rank (`lora`, arXiv:2106.09685)."""
+    """What is trained: all weights (`full`), the `decoder`, or low-rank adapters (`lora`, arXiv:2106.09685)."""
     lora_rank: int = 16
     """LoRA: rank of the adapters; each weight (outputs x inputs) gets rank x (outputs + inputs) numbers to train."""
     lora_alpha: float = 32.0
-    """LoRA: what the adapters add is scaled by alpha / rank."""
+    """LoRA: the output of the adapters is scaled by alpha / rank."""
     lora_scaling: Literal["standard", "rank_stabilized"] = "standard"
     """LoRA: `rank_stabilized` (rsLoRA, arXiv:2312.03732) scales by alpha / sqrt(rank) instead, for high ranks."""
     lora_dropout: float = 0.0
     """LoRA: dropout probability before each adapter while training."""
     lora_targets: Literal["attention", "attention and feed-forward"] = "attention"
-    """LoRA: layers with adapters: the projections of all attentions, or the feed-forward layers as well."""
+    """LoRA: layers with adapters: the attention projections, or the feed-forward layers as well."""
     freeze_encoder_layers: int = 0
-    """With `full` and `lora`: so many of the encoder's layers, the first ones with the convolutions before them, are
-    not trained."""
+    """With `full` and `lora`: number of encoder layers, from the first on, that are not trained, nor are the
+    convolutions before them."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
 
     # Augmentation of the training clips
     augment: float = 0.0
-    """Share of the training clips whose waveforms are changed, others and otherwise in each epoch; 0: none."""
+    """Share of the training clips whose audio is changed at random, anew in each epoch; 0: none."""
     augment_strength: float = 1.0
-    """Scales speed, noise and rooms below, not the shares of clips; 0: nothing is changed."""
+    """Strength of speed, noise and rooms below; does not scale the shares of clips; 0: nothing is changed."""
     augment_speed: float = 0.3
-    """Most that speed and pitch change together: from 1 / (1 + x) to 1 + x times."""
+    """Largest change x of speed and pitch together: from 1 / (1 + x) to 1 + x times."""
     augment_reverb: float = 0.3
-    """Share of the changed clips that are heard in a room of `impulse_dir`; none without it."""
+    """Share of the changed clips that get the echo of a room from `impulse_dir`; none without it."""
     impulse_dir: str | None = None
     """Folder of impulse responses of rooms, as audio files."""
     augment_noise: float = 0.5
-    """Share of the changed clips that get noise: of `noise_dir`, or made, from white to brown."""
+    """Share of the changed clips that get noise: from `noise_dir`, or synthetic, from white to brown."""
     augment_snr: float = 8.0
-    """Least signal-to-noise ratio in decibels; the largest is 35."""
+    """Smallest signal-to-noise ratio in decibels; the largest is 35."""
     noise_dir: str | None = None
     """Folder of noises, as audio files."""
     augment_telephone: float = 0.1
-    """Share of the changed clips of which only the band of a telephone is left."""
+    """Share of the changed clips that are limited to the frequency band of a telephone."""
     spec_augment: bool = False
     """Mask stretches of time and of mel bands in the training features (SpecAugment, arXiv:1904.08779)."""
     mask_time_prob: float = 0.05
@@ -141,72 +141,71 @@ class TrainConfig:
 
     # Data and its splits
     data: str = "demo"
-    """`demo`, a hub data set, or a path: `save_to_disk` folder, Common Voice release, manifest, `audiofolder`."""
+    """`demo`, a hub data set, or a path: table, `audiofolder`, Common Voice release, `save_to_disk` folder."""
     data_config: str | None = None
     """Configuration of a hub data set (for `google/fleurs`: `be_by`)."""
     train_split: str = "train"
     """Name of the split to train on."""
     validation_split: str = "validation"
-    """Name of the split that WER is measured on; made from the training split where it is missing."""
+    """Name of the split that WER is measured on; made from the training split if it is missing."""
     test_split: str = "test"
-    """Name of the split kept for the model card, never seen by the search; made from train where it is missing."""
+    """Name of the held-out split, never used by the search; made from the training split if it is missing."""
     train_on: Literal["train", "train+validation"] = "train"
-    """Clips that are trained on: with `train+validation` those of both, and the test split is measured, which nothing
-    was chosen by."""
+    """Clips that are trained on: with `train+validation` those of both, and WER is measured on the test split."""
     validation_share: float = 0.1
-    """Share of the training clips that become the validation split, or the test split, where the data has none."""
+    """Share of the training clips that become the validation split, or the test split, if the data has none."""
     split_by: str | None = "auto"
-    """What no two made splits share: `auto` (files, texts and, where a column has them, speakers, as far as that can
-    be), names such as `speaker` or `text,session` (files always), or `null`: texts alone."""
+    """What splits that are made must not share: `auto` (files, texts and, if a column has them, speakers, as far as
+    possible), names such as `speaker` or `text,session` (files always), or `null`: texts only."""
     splits: str | None = None
-    """File that says which clips are in which split: `splits.parquet` of an experiment. New clips are trained on, but
-    for those whose text or speaker is held out from training there; `null`: splits as the data has them, or made."""
+    """File that says which clips are in which split: `splits.parquet` of an experiment. New clips are trained on,
+    except those whose text or speaker is held out there; `null`: the data's own splits, or new ones."""
 
     # Rows as clips
     audio_column: str | None = None
     """Column that holds the audio or its path; found by the usual names when `null`."""
     audio_dir: str | None = None
-    """Folder with the audio files that tables name, by their paths or, in whatever folder these are, by their names;
-    `null`: that of the table."""
+    """Folder with the audio files that tables name; they are found by their paths, else by their file names; `null`:
+    the folder of the table."""
     text_column: str | None = None
     """Column that holds the transcript; found by the usual names when `null`."""
     empty_text: Literal["drop", "keep"] = "drop"
-    """Clips with an empty text: `keep` teaches that nothing is said in them, `drop` leaves them out."""
+    """Clips with an empty text: `drop` leaves them out, `keep` trains the model to write nothing for them."""
     strip_tokens: bool = False
-    """Remove Whisper's own tokens, such as `<|0.00|>`, from texts; else texts with any are refused."""
+    """Remove Whisper's own tokens, such as `<|0.00|>`, from texts; otherwise such texts are refused."""
     language_column: str | None = None
-    """Column with the language of each clip, as a name or code, where the data has several to be learned."""
+    """Column with the language of each clip, as a name or code, if the model shall learn several languages."""
     task_column: str | None = None
     """Column with the task of each clip, `transcribe` or `translate`."""
     audio_channel: int | None = None
-    """Channel of the audio files that is heard, from 1; `null`: the mean of all."""
+    """Channel of the audio files that is used, counted from 1; `null`: the mean of all."""
     segment_columns: str | None = "start,end"
-    """Columns with start and end in seconds (milliseconds where names end with `_ms`), or `offset,duration`, where rows
+    """Columns with start and end in seconds (milliseconds if the names end with `_ms`), or `offset,duration`, if rows
     are parts of recordings; `null`: rows are whole files."""
     pack_seconds: float | None = None
-    """Most seconds to which neighbouring parts of a recording are joined, never beyond the model's window; 0: none are;
-    `null` or `auto`: cues of subtitles to 20, rows of tables not."""
+    """Neighbouring parts of a recording are joined to clips of up to so many seconds, at most the model's window; 0:
+    never; `null` or `auto`: subtitles up to 20 s, rows of tables never."""
     row_filter: str | None = None
     """Keep only rows with these values, as `column=value` or `a=x,b=y`."""
 
     # How much of the data
     source_weights: str | None = None
-    """Of data with several sources: how often the clips of some come in an epoch, as `fleurs=0.5,own=2`, in place of
+    """For data with several sources: how often the clips of a source come in an epoch, as `fleurs=0.5,own=2`; replaces
     the weights in the data file."""
     max_train_clips: int | None = None
     """Use at most this many training clips, chosen by `data_seed`."""
     max_eval_clips: int | None = None
-    """Use at most this many validation clips, and as many test clips, chosen by `data_seed`; `null` or `auto`: all, of
-    which the trials of a search measure a fixed part of 500 to 2,000."""
+    """Use at most this many validation clips, and as many test clips, chosen by `data_seed`; `null` or `auto`: all, but
+    the trials of a search are measured on a fixed part of 500 to 2,000."""
     streaming: bool = False
     """Read the training split while training, from Parquet or WebDataset shards of the hub, of `s3://`, `gs://` or a
     folder; it is not downloaded as a whole. Needs `audio_window` in seconds and a budget other than `epochs`."""
     shuffle_buffer: int = 1000
-    """With `streaming`: clips that each worker holds, undecoded, and draws the next one from."""
+    """With `streaming`: clips that each worker holds in memory to draw the next one from at random."""
     max_dropped_share: float = 0.25
     """Stop when more than this share of the clips cannot be used."""
     data_seed: int = 0
-    """Seed of the splits and subsets that are made; apart from `seed`, so that all trials see the same data."""
+    """Seed of the splits and subsets that are made; separate from `seed`, so that all trials see the same data."""
     cache_dir: str = "experiments/.feature-cache"
     """Folder of the feature caches, shared by all trials and experiments."""
 
@@ -216,27 +215,27 @@ class TrainConfig:
     remove_punctuation: bool = False
     """Remove punctuation from the transcripts that the model learns."""
     leading_space: bool = True
-    """Begin what the model learns with a space, as Whisper's texts do; not where a language is written without."""
+    """Begin the texts that the model learns with a space, as Whisper does; never for languages without spaces."""
     timestamp_share: float = 0.0
-    """Share of the training clips, others in each epoch, that are learned with the times at which they begin and end,
-    so that the model still writes times (transformers' `return_timestamps`, subtitles, WhisperX)."""
+    """Share of the training clips, drawn anew in each epoch, whose texts have start and end times, so that the model
+    can still write timestamps (transformers' `return_timestamps`, subtitles, WhisperX)."""
     keep_suppress_tokens: bool = False
-    """Keep the model from writing all that its `suppress_tokens` list, such as brackets; else what the training texts
-    hold is taken off the list."""
+    """Keep the base model's `suppress_tokens`, symbols such as brackets that it never writes; otherwise symbols that
+    occur in the training texts are removed from the list."""
 
     # How much of its window the model uses
     audio_window: float | Literal["batch"] | None = None
-    """Seconds of audio that the encoder works on: `batch`: the longest clip of each effective batch; `null` or
-    `auto`: the longest of all; 30: all that Whisper has."""
+    """Seconds of audio that the encoder processes: `batch`: the longest clip of each effective batch; `null` or
+    `auto`: the longest clip of all; 30: Whisper's whole window."""
     group_by_length: bool = False
-    """With `audio_window: batch` or `auto`: clips of like length together in a step, whose longest one
-    is its window."""
+    """With `audio_window: batch` or `auto`: put clips of similar length into one step, whose longest clip is the
+    window."""
     full_window_evaluation: bool = True
-    """Evaluate with the model's whole window, as it will be used; in a search with finalists only those are."""
+    """Evaluate with the model's whole window, as it will be used; in a search with finalists only these are."""
 
     # Optimisation
     optimizer: Literal["adamw", "adafactor", "adamw_8bit"] = "adamw"
-    """`adafactor` keeps hardly any memory for each weight, `adamw_8bit` a quarter of AdamW's (needs bitsandbytes)."""
+    """`adafactor` needs hardly any optimiser memory, `adamw_8bit` a quarter of AdamW's (needs bitsandbytes)."""
     adam_beta1: float = 0.9
     """AdamW: decay of the mean gradient from step to step."""
     adam_beta2: float = 0.999
@@ -248,13 +247,13 @@ class TrainConfig:
     scheduler_type: Literal[
         "linear", "cosine", "constant", "constant_with_warmup", "polynomial", "warmup_stable_decay"
     ] = "linear"
-    """Learning-rate schedule after the warmup, which `constant` has too; its horizon is always the full budget."""
+    """Learning-rate schedule after the warmup, which `constant` has too; its length is always the full budget."""
     decay_ratio: float = 0.2
-    """`warmup_stable_decay`: share of the optimiser steps, the last ones, in which the rate falls to 0."""
+    """`warmup_stable_decay`: share of the optimiser steps, at the end, in which the rate falls to 0."""
     warmup_ratio: float = 0.1
     """Share of the optimiser steps in which the learning rate rises from 0 to its peak."""
     warmup_steps: int | None = None
-    """Optimiser steps of warmup; goes before `warmup_ratio` when given."""
+    """Optimiser steps of warmup; overrides `warmup_ratio`."""
     weight_decay: float = 0.0
     """Decoupled weight decay."""
     label_smoothing: float = 0.0
@@ -268,43 +267,43 @@ class TrainConfig:
     gradient_accumulation_steps: int = 1
     """Forward passes in one optimiser step; effective batch = batch size x accumulation x workers."""
     micro_batch: int | None = None
-    """Most clips in a forward pass; a bigger batch is cut into equal passes, the gradient stays; `null`: no limit."""
+    """Most clips in a forward pass; a larger batch is split, and its gradient stays the same; `null`: no limit."""
     epochs: float | None = None
-    """Budget in passes over the training clips, also fractional; 3 (demo data: 4) where no budget is given."""
+    """Budget in passes over the training clips, may be fractional; 3 (demo data: 4) if no budget is given."""
     max_steps: int | None = None
-    """Budget in optimiser steps; excludes `epochs`."""
+    """Budget in optimiser steps; instead of the others."""
     max_samples: int | None = None
-    """Budget in training clips seen; excludes the others."""
+    """Budget in training clips seen; instead of the others."""
     max_hours: float | None = None
-    """With `streaming`: budget in hours of audio, by the mean length of some training clips; excludes the others."""
+    """With `streaming`: budget in hours of audio, by the mean length of some clips; instead of the others."""
     evaluations: int = 4
-    """Evaluations in a run of its own, evenly spread over the budget."""
+    """Number of evaluations of a training without a search, evenly spread over the budget."""
     evaluate_at: tuple[int, ...] | None = None
-    """Samples seen at which to evaluate, report and save, set by a search: its rungs; goes before `evaluations`."""
+    """Samples seen at which to evaluate, report and save; set by a search to its rungs; overrides `evaluations`."""
 
     # Machine
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Arithmetic of training and evaluation; `auto`: bf16, else fp16, where the GPU has it, else fp32."""
     tf32: bool = True
-    """Multiply what is left in fp32 with TensorFloat-32 on GPUs that have it (Ampere and newer)."""
+    """Use TensorFloat-32 for multiplications that remain in fp32, on GPUs that have it (Ampere and newer)."""
     torch_compile: bool = False
-    """Compile the model: less time a step, a minute or more before the first; all batches then have one window."""
+    """Compile the model: faster steps, but a minute or more before the first; all batches then have one window."""
     seed: int = 0
     """Seed of data order, dropout and augmentation."""
     dataloader_workers: int | None = None
-    """Processes that load batches beside the training process; `null`: none, but on a GPU with `augment` up to 8, as
-    many as free shared memory holds."""
+    """Processes that load batches beside the training process; `null`: none, except on a GPU with `augment` up to 8,
+    as far as free shared memory allows."""
     workers: int = 1
-    """Processes that train together, each on its own GPU where there are any; set by the command that starts them."""
+    """Processes that train together, each on its own GPU if there are any; set by the command that starts them."""
     deepspeed: str | None = None
     """DeepSpeed settings: `ds_config.json` (ZeRO 2), `ds_config_zero3.json`, a JSON file of your own, or its text."""
 
     # Evaluation
     objective: Literal["clips", "sources", "worst_source"] = "clips"
-    """Of data with several sources: the error rates that decide are those of all clips together (`clips`), the mean of
-    the sources' own (`sources`), or the highest of them (`worst_source`)."""
+    """For data with several sources: the error rate that decides is that of all clips together (`clips`), the mean of
+    the sources' rates (`sources`), or the highest of them (`worst_source`)."""
     eval_batch_size: int | None = None
-    """Clips measured at once; `null` or `auto`: 128 on a GPU, fewer where memory runs out; else 16."""
+    """Clips in a batch of an evaluation; `null` or `auto`: 128 on a GPU, fewer if memory runs out; else 16."""
     generation_max_length: int | None = None
     """Most tokens of a transcript in evaluation, without its prefix; `null` takes the model's own limit (448)."""
     generation_num_beams: int = 1
@@ -314,7 +313,7 @@ class TrainConfig:
 
     # Output
     output_dir: str = "whisper-finetuned"
-    """Folder of a run of its own: checkpoints, the model, the list of dropped clips."""
+    """Folder of a training without a search: checkpoints, the model, the list of dropped clips."""
     log_every_seconds: float = 5.0
     """Seconds between two reports of loss and learning rate."""
 
@@ -333,8 +332,8 @@ class TrainConfig:
             problems += self._stream_problems()
         if not problems and self.deepspeed is not None and self.optimizer != "adamw":
             problems.append(
-                f"optimizer={self.optimizer!r}: DeepSpeed runs AdamW, or the optimizer of its own settings; take "
-                "optimizer=adamw, or leave deepspeed out"
+                f"optimizer={self.optimizer!r}: DeepSpeed runs AdamW, or the optimizer of its own settings; use "
+                "optimizer=adamw, or remove deepspeed"
             )
         if problems:
             raise ConfigError("\n".join(problems))
@@ -342,15 +341,20 @@ class TrainConfig:
     def _stream_problems(self) -> list[str]:
         """What does not go with streaming, or without."""
         if not self.streaming:
-            return ["max_hours: is a budget of streaming=true; give max_samples"] if self.max_hours else []
+            return (
+                ["max_hours: works only with streaming=true; give max_samples instead"]
+                if self.max_hours
+                else []
+            )
         given = {name: getattr(self, name) for name in _NOT_STREAMED if getattr(self, name)}
         problems = [
-            f"{name}={value!r}: does not go with streaming=true; remove it" for name, value in given.items()
+            f"{name}={value!r}: cannot be combined with streaming=true; remove it"
+            for name, value in given.items()
         ]
         if self.train_on != "train":
-            problems.append(f"train_on={self.train_on!r}: does not go with streaming=true; remove it")
+            problems.append(f"train_on={self.train_on!r}: cannot be combined with streaming=true; remove it")
         if self.data == "demo" or self.data.lower().endswith((".yaml", ".yml")):
-            problems.append(f"data={self.data!r}: cannot be streamed; give shards, or leave streaming out")
+            problems.append(f"data={self.data!r}: cannot be streamed; give shards, or remove streaming")
         if not isinstance(self.audio_window, float):
             problems.append(
                 f"streaming=true: lengths are not known beforehand, and audio_window is {self.audio_window or 'auto'}; "

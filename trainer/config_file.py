@@ -20,14 +20,16 @@ def read_config_file(path: Path) -> dict[str, Any]:
     """
     problems, values = Problems(), dict[str, Any]()
     try:
-        root = compose(path.read_text(encoding="utf-8"), problems, empty="give settings, KEY: VALUE a line")
+        root = compose(
+            path.read_text(encoding="utf-8"), problems, empty="give settings, one KEY: VALUE per line"
+        )
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     if isinstance(root, yaml.MappingNode):
         # As text: YAML would read the language `no` as false, and `1e-5` as text anyway.
         values = {key: scalar(node, as_text=True) for key, _, node in items(root, problems)}
     elif root is not None:
-        problems.add(root, "must hold settings, KEY: VALUE a line")
+        problems.add(root, "must hold settings, one KEY: VALUE per line")
     mistakes = [f"line {line}: {text}" for line, text in problems.found]
     if not mistakes:
         try:

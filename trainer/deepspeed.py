@@ -56,14 +56,14 @@ def resolve_deepspeed(value: str) -> str:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise ConfigError(
                 f"{source}: cannot be read: {reason}; give a JSON file, {PACKAGED[0]} (ZeRO 2) or {PACKAGED[1]}"
             ) from error
     try:
         settings = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{source}: is no JSON: line {error.lineno}: {error.msg}") from error
+        raise ConfigError(f"{source}: is not JSON: line {error.lineno}: {error.msg}") from error
     if not isinstance(settings, dict):
         raise ConfigError(f"{source}: must hold DeepSpeed's settings as a JSON object")
     problems = [f"{source}: {problem}" for problem in _problems(settings)]

@@ -59,8 +59,12 @@ def resolve_language(name: str) -> str:
             return code
         near = _nearest(tag, _RELATED)
         # On Hawaiian Whisper was trained next to nothing.
-        given = f", as {near} ({language_name(near)})" if near else ", or one to be taken over, as haw"
-        hint = f"give a related one that it knows{given}; two or three trainings tell which is best"
+        given = (
+            f", such as {near} ({language_name(near)})"
+            if near
+            else ", or one that you do not need, such as haw"
+        )
+        hint = f"give a related one that it knows{given}; two or three short trainings show which is best"
     else:
         from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 

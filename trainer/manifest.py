@@ -74,7 +74,9 @@ def _problem_of_file(folder: Path, name: str, size: int, crc32: int, whole_bytes
         there = path.stat().st_size
         if there != size:
             return f"{name} has {there:,} of {size:,} bytes"
-        return None if _crc32(path, whole_bytes) == crc32 else f"{name} is damaged: its check sum is another"
+        return (
+            None if _crc32(path, whole_bytes) == crc32 else f"{name} is damaged: its checksum does not match"
+        )
     except FileNotFoundError:
         return f"{name} is missing"
     except OSError as error:

@@ -94,7 +94,7 @@ def read_mix(data: str) -> Mix:
     except FileNotFoundError as error:
         raise DataError(f"data={data!r}: no such file; give a data file with sources: {{...}}") from error
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise DataError(f"data={data!r}: cannot be read: {reason}") from error
     problems = Problems()
     sources = _read(text, path.parent, problems)
@@ -137,7 +137,7 @@ def _source(name: str, name_node: yaml.Node, node: yaml.Node, folder: Path, prob
     """A source with those of its settings that are right."""
     line, settings, weight, where = line_of(name_node), dict[str, Any](), 1.0, f"{name}: "
     if not _NAME.fullmatch(name):
-        problems.add(name_node, f"{name!r}: is no name of a source; use letters, digits, '.', '_' and '-'")
+        problems.add(name_node, f"{name!r}: is not a valid name; use letters, digits, '.', '_' and '-'")
     if not isinstance(node, yaml.MappingNode):
         problems.add(node, f"{where}must be a mapping of settings, as in {{data: recordings/}}")
         return Source(name, line, settings)

@@ -59,7 +59,7 @@ def probe_step(config: TrainConfig, data: PreparedData, *, seconds: float) -> fl
     def report(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
         if "diverged" in metrics:
             raise DivergedError(
-                f"model={config.model!r}: its loss is no finite number; take another model, or precision=fp32"
+                f"model={config.model!r}: its loss is not a finite number; take another model, or precision=fp32"
             )
         steps.append((time.monotonic(), metrics["samples_seen"]))
         timed = steps[_WARM_UP_STEPS:]

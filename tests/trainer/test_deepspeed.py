@@ -67,7 +67,7 @@ def test_an_optimizer_of_its_own_takes_the_rate_of_the_trial() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{nonsense", "is no JSON: line 1"),
+        ("{nonsense", "is not JSON: line 1"),
         ('{"train_micro_batch_size_per_gpu": 4}', 'train_micro_batch_size_per_gpu is 4; set it to "auto"'),
         ('{"optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}}', "optimizer.params.lr is 1e-05"),
         ('{"scheduler": {"type": "WarmupLR"}}', "has a scheduler; remove it"),

@@ -56,9 +56,9 @@ def test_older_and_narrower_codes(entry: str) -> None:
         ("no such!!", "language; use its name or a code such as en, bel or gsw"),
         ("xx", "use its name"),
         ("ig", "give a related one that it knows"),
-        ("arz", "give a related one that it knows, as ar (Arabic); two or three trainings tell"),
+        ("arz", "give a related one that it knows, such as ar (Arabic); two or three short trainings show"),
         ("nan-tw", "as zh (Chinese)"),
-        ("chr", "that it knows, or one to be taken over, as haw;"),
+        ("chr", "that it knows, or one that you do not need, such as haw;"),
     ],
 )
 def test_unknown_languages_get_a_hint_that_helps(name: str, hint: str) -> None:

@@ -80,5 +80,5 @@ def test_a_model_whose_loss_is_no_number(
         "trainer.training.whisper_trainer.summed_cross_entropy",
         lambda scores, labels, label_smoothing: scores.sum() * float("nan"),
     )
-    with pytest.raises(DivergedError, match="model='demo': its loss is no finite number"):
+    with pytest.raises(DivergedError, match="model='demo': its loss is not a finite number"):
         probe_step(small_config, data, seconds=0.0)

@@ -85,12 +85,12 @@ def _new_ids(folder: Path, tokenizer: Mapping[str, Any], special: Mapping[str, i
     tokens = tokenizer["model"]["vocab"] | {each["content"]: each["id"] for each in tokenizer["added_tokens"]}
     end = tokens["<|endoftext|>"]
     unknown = [token for token, number in tokens.items() if number >= end and token not in special]
-    problem = f"tokens that Whisper has not ({', '.join(unknown[:3])})" if unknown else None
+    problem = f"tokens that Whisper does not have ({', '.join(unknown[:3])})" if unknown else None
     if end > END - 1:
         problem = f"{end:,} text tokens, over {END - 1:,}"
     if problem:
         raise ModelError(
-            f"{folder}: has {problem}, and so can be no ctranslate2 or ggml model; export it as hf"
+            f"{folder}: has {problem}, so it cannot be converted to ctranslate2 or ggml; export it as hf"
         )
     return {number: number if number < end else special[token] for token, number in tokens.items()}
 

@@ -60,8 +60,8 @@ def found_or_built(folder: Path, build: Callable[[Path], None], *, needs: str | 
         setting = f"cache_dir={str(folder.parent)!r}:"
         if error.errno in FULL:
             raise DataError(
-                f"{setting} the features do not fit ({error.strerror}); free some space and run again, which goes on "
-                "where it was, or set cache_dir to another disk"
+                f"{setting} there is no room for the features ({error.strerror}); free some space and run again, which "
+                "goes on where it stopped, or set cache_dir to another disk"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise DataError(

@@ -98,7 +98,7 @@ def find_text_column(config: TrainConfig, table: Table) -> str:
     column = named(_text_names(config), texts)
     if column is None and (numbers := named(_text_names(config), table.columns)) is not None:
         raise DataError(
-            f"no text column in {table.origin}: {numbers} holds no text but numbers; make "
+            f"no text column in {table.origin}: {numbers} holds numbers, not text; make "
             "them text, or set text_column to another"
         )
     return column or _none_found("text", TEXT_NAMES, table)

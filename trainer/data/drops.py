@@ -16,15 +16,15 @@ HELD_OUT, OTHER_SPLIT = "held_out", "other_split"
 #: Reasons for which a clip is dropped, and how they are told.
 DROP_REASONS = {
     "too_long_audio": "audio longer than the model's window",
-    "too_long_text": "text longer than the model writes",
+    "too_long_text": "text longer than the model can write",
     "empty_text": "no text",
     "unreadable_audio": "unreadable audio",
     "incomplete_audio": "audio that is cut off or damaged",
     "empty_audio": "no audio in the file",
-    "missing_channel": "without the channel that is wanted",
-    "wrong_times": "with times that cannot be",
+    "missing_channel": "without the requested channel",
+    "wrong_times": "with impossible times",
     OTHER_SPLIT: "with a file that is in another split too",
-    HELD_OUT: "new, and not to be trained on beside the splits that were kept",
+    HELD_OUT: "new, but with a text or speaker of the kept validation or test split",
 }
 
 
@@ -62,7 +62,7 @@ def check_tokens(config: TrainConfig, clips: Sequence[tuple[str, str]]) -> None:
         name, text = map(shown, marked[0])
         raise DataError(
             f"data={config.data!r}: {len(marked):,} of {len(clips):,} texts hold tokens of Whisper, which would be "
-            f"taught as text (the first is {name}: {text!r}); remove them, or set strip_tokens=true"
+            f"learned as text (the first is {name}: {text!r}); remove them, or set strip_tokens=true"
         )
 
 

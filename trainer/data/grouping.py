@@ -52,13 +52,13 @@ def groupings(config: TrainConfig, clips: Sequence[Clip]) -> list[Grouping]:
     if config.split_by != "auto":
         return [_asked(config, config.split_by, clips, speaker)]
     texts = len({text_key(clip.text) for clip in clips})
-    few = f"; the {texts:,} texts are too few for that, each is in all splits where that can be"
+    few = f"; {texts:,} different texts are too few for that, so each is in all splits if possible"
     speakers = len(set(cells(clips, SPEAKER_NAMES)))
     if speakers < 2:
         return [Grouping((FILE, TEXT)), Grouping((FILE,), few, even=True)]
     shared = (
-        f"; speakers ({speaker}) are in several, since {speakers:,} speakers who share texts cannot be divided as "
-        f"wanted (split_by={SPEAKER} keeps each in one)"
+        f"; speakers ({speaker}) are in several, because {speakers:,} speakers who share texts cannot be divided into "
+        f"splits of the wanted size (split_by={SPEAKER} keeps each in one)"
     )
     return [
         Grouping((FILE, TEXT, SPEAKER)),

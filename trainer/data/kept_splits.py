@@ -75,7 +75,8 @@ def read_kept_splits(path: str) -> KeptSplits:
             raise ValueError("its roles are not those of splits")
     except (pa.ArrowException, OSError, ValueError, KeyError, RuntimeError) as error:
         raise DataError(
-            f"splits={path!r}: is no file with splits ({one_line(error)}); give {SPLITS_FILE} of an experiment, or null"
+            f"splits={path!r}: is not a file with splits ({one_line(error)}); give {SPLITS_FILE} of an "
+            "experiment, or null"
         ) from error
     return KeptSplits(path, _with_pairs(columns))
 
@@ -157,7 +158,7 @@ class KeptSplits:
         if not done["validation"]:
             raise DataError(
                 f"data={config.data!r}: has none of the {sizes['validation']:,} validation clips that "
-                f"splits={self.path!r} names; bring the data back, or set splits=null to make new splits"
+                f"splits={self.path!r} names; restore the data, or set splits=null to make new splits"
             )
         kept = ", ".join(f"{size:,} {role}" for role, size in sizes.items() if size)
         parts = [f"splits as they were kept ({kept})"]
@@ -168,7 +169,9 @@ class KeptSplits:
         parts += [f"{len(out):,} new clips are left out"] if out else []
         notes = ["; ".join(parts)]
         if unmarked:
-            notes.append(f"{unmarked:,} new clips without a split, or of a second name of one, are not used")
+            notes.append(
+                f"{unmarked:,} new clips without a split, or with a second name for the same split, are not used"
+            )
         return {role: clips for role, clips in done.items() if clips or role == "train"}, out, notes
 
 

@@ -366,7 +366,7 @@ def find_features(
     if cancelled:
         clips_have = "1 clip has" if cancelled == 1 else f"{cancelled} clips have"
         notes.append(
-            f"{clips_have} channels that cancel each other (opposite phase): one channel stands for all"
+            f"{clips_have} channels that cancel each other (opposite phase): one channel is used, not the mean"
         )
     total = table.total + len(table.drops)
     return PreparedData(folder, notes, reused, splits, drops, total, notes, table.stream)

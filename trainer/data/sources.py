@@ -45,7 +45,9 @@ def read_source(config: TrainConfig) -> Found:
         path = DEMO_DATA if config.data == "demo" else Path(config.data).expanduser()
         folders = () if config.audio_dir is None else (Path(config.audio_dir).expanduser(),)
     except RuntimeError as error:
-        raise DataError(f"data={config.data!r}: nobody here has this name; write the path in full") from error
+        raise DataError(
+            f"data={config.data!r}: there is no such user on this machine; write the full path"
+        ) from error
     try:
         tables, notes = _read_path(path, config)
     except OSError as error:  # a folder that is not the user's, a name that is too long
@@ -63,7 +65,7 @@ def _read_path(path: Path, config: TrainConfig) -> Found:
         if path.suffix.lower() not in MANIFEST_SUFFIXES:
             kinds = ", ".join(MANIFEST_SUFFIXES)
             raise DataError(
-                f"data={config.data!r}: {path.suffix or 'no suffix'} is no kind of manifest; use {kinds}"
+                f"data={config.data!r}: {path.suffix or 'no suffix'} is not a supported kind of table; use {kinds}"
             )
         return {"": [read_manifest(path)]}, []
     if path.is_dir():
@@ -79,7 +81,7 @@ def _read_path(path: Path, config: TrainConfig) -> Found:
         )
     raise DataError(
         f"data={config.data!r}: no such file or folder; give demo, a hub data set such as google/fleurs, a "
-        "manifest (.csv, .tsv, .jsonl, .parquet) or a folder with data"
+        "table (.csv, .tsv, .jsonl, .parquet) or a folder with data"
     )
 
 

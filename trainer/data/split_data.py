@@ -207,8 +207,8 @@ class SplitData:
             (other.name(row), other.text(row)) for row in range(len(self))
         ]:
             raise ModelError(
-                f"model={config.model!r}: hears a window of another length and so not the same clips; compare "
-                "models with one window"
+                f"model={config.model!r}: has an audio window of another length, so it is not measured on the same "
+                "clips; compare models with the same window"
             )
         return other
 
@@ -238,12 +238,12 @@ def without_learned(config: TrainConfig, data: SplitData, model: str, splits: st
     rows, count, total = np.arange(len(data)), int(learned.sum()), len(data)
     notes = []
     if count and split in (ALL, "train", config.train_split):
-        text = f"{model} was trained on {count:,} of these {total:,} clips, so the figures flatter it"
+        text = f"{model} was trained on {count:,} of these {total:,} clips, so its figures are too optimistic"
         notes.append(f"WARNING: {text}")
     elif count == total:
         raise DataError(
             f"data={config.data!r}: {model} was trained on all clips of the split {split!r}; give other data "
-            f"with --data, or --split {ALL} to measure on them all the same"
+            f"with --data, or --split {ALL} to measure on them anyway"
         )
     elif count:
         rows = rows[~learned]
@@ -253,6 +253,8 @@ def without_learned(config: TrainConfig, data: SplitData, model: str, splits: st
     validation = split_role(split) == "validation" or split == config.validation_split
     # Of the data of the training, whose splits are used, it was told before.
     if chosen and not (validation and config.splits):
-        which = f"of {model} were chosen by {chosen:,} of these clips, which flatters it a little"
+        which = (
+            f"of {model} were chosen on {chosen:,} of these clips, so its figures are a little too optimistic"
+        )
         notes.append(f"WARNING: the settings and the checkpoint {which}")
     return dataclasses.replace(data, prepared=data.prepared.only(rows.tolist()), notes=[*data.notes, *notes])

@@ -71,7 +71,7 @@ def complete_splits(
             )
         note = (
             "WARNING: no validation split in the data and one training clip, too few to make one: "
-            "the test split is used for validation, and nothing is left for a test"
+            "the test split is used for validation, so there will be no test WER"
         )
         return {"train": list(splits["train"]), "validation": list(splits["test"])}, [note]
     if "validation" in splits and "test" in splits:
@@ -161,8 +161,7 @@ def _make_missing(
         else:
             notes.append(
                 f"no test split in the data, and too few training clips to make one ({total}; it takes "
-                f"{_TRAIN_FOR_A_TEST}, and {_TRAIN_LEFT} must be left to train on): there is none, and the "
-                "model card will have no test WER"
+                f"{_TRAIN_FOR_A_TEST}, and {_TRAIN_LEFT} must remain for training): there will be no test WER"
             )
         good = good and fits
     if config.split_by is not None and len(done) > len(splits):

@@ -9,19 +9,19 @@ from typing import Any
 _KINDS = {
     "dropped": (
         "{what}",
-        "mend them, or leave it to the search: it goes on without them, up to max_dropped_share",
+        "correct them, or leave them: a search skips such clips, up to max_dropped_share",
     ),
     "language_setting": (
-        "most texts look {found}, and are taken for {named}",
-        "name the language with --language: the model is told it with every clip",
+        "most texts look {found}, but are treated as {named}",
+        "give the right language by --language: the model is trained with it on every clip",
     ),
     "shared_audio": (
         "the same audio in two splits: {clips}",
-        "remove one of each: a model that has heard a clip in training is not measured by it",
+        "remove one of each: a clip that was trained on says little about the model",
     ),
     "shared_text": (
         "the same text in two splits: {what}",
-        "remove them from one of the splits: WER on sentences that were learned is too good",
+        "remove them from one of the splits: WER on sentences that were learned is too low",
     ),
     "same_audio_other_text": (
         "the same audio with different texts: {clips}",
@@ -29,11 +29,11 @@ _KINDS = {
     ),
     "text_misfit": (
         "text too long or too short for its audio: {clips}",
-        "wrong text, or audio that is cut off or has more in it: listen, then mend or remove them",
+        "wrong text, or audio that is cut off or has more in it: listen, then correct or remove them",
     ),
     "other_language": (
         "text in another language or script: {clips}",
-        "wrong text, or filler: mend or remove them (names and single foreign words can look so too)",
+        "wrong text, or filler: correct or remove them (names and single foreign words can look like that too)",
     ),
     "silent": (
         "no speech in {clips}: silence, or steady noise",
@@ -53,7 +53,7 @@ _KINDS = {
     ),
     "quiet": (
         "very quiet: {clips}; the loud parts of the data are usually at {usual:.0f} dBFS",
-        "listen to them: the features do without the level, but noise drowns what is so quiet",
+        "listen to them: the model does not depend on the level, but noise can hide such quiet speech",
     ),
     "long_silence": (
         "long silence in {clips}",
@@ -65,7 +65,7 @@ _KINDS = {
     ),
     "small_split": (
         "{what}",
-        "make it larger: 1,000 {unit} are known to 3 points, 5,000 to a little over one",
+        "make it larger: with 1,000 {unit} an error rate is known to 3 points, with 5,000 to a little over one",
     ),
 }
 """Title and advice by kind, in the order in which they matter."""

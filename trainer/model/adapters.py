@@ -106,7 +106,7 @@ def read_adapter(model: Any, folder: Path) -> None:
 
     kept, own = load_file(folder / ADAPTER_WEIGHTS), adapter_state(model)
     if {name: value.shape for name, value in kept.items()} != {name: own[name].shape for name in own}:
-        raise ModelError(f"{folder / ADAPTER_WEIGHTS}: its adapters are not those of these settings")
+        raise ModelError(f"{folder / ADAPTER_WEIGHTS}: its adapters do not match these settings")
     with torch.no_grad():
         for name, value in kept.items():
             own[name].copy_(value)

@@ -247,7 +247,7 @@ def _load_weights(model: str, config: WhisperConfig) -> WhisperForConditionalGen
     if unfit:
         others = f" ({len(unfit) - 1} more do not fit)" if len(unfit) > 1 else ""
         raise ModelError(
-            f"model={model!r}: the weights are not those of its config.json: {unfit[0]}{others}; "
+            f"model={model!r}: the weights do not match its config.json: {unfit[0]}{others}; "
             "take both from the same model"
         )
     return loaded  # type: ignore[no-any-return]

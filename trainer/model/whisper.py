@@ -136,7 +136,7 @@ def resolve_precision(precision: str) -> str:
     if precision == "bf16" and capability < BF16_CAPABILITY:
         raise ConfigError(
             f"precision='bf16': the GPU here has compute capability {capability:g}, and bf16 needs {BF16_CAPABILITY:g} "
-            "(Ampere); leave such nodes out, or begin anew with precision=fp16"
+            "(Ampere); leave out such nodes, or start again with precision=fp16"
         )
     if precision != "auto":
         return precision

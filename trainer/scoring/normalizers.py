@@ -125,8 +125,8 @@ def rates_note(config: TrainConfig) -> str:
     """The normaliser and what is counted, in sentences for a report that tells WERs."""
     if config.task == "translate":
         return (
-            "Translations are judged by chrF (sacrebleu's chrF2, of texts as written), told as the error 100 - chrF so "
-            "that less is better; beside it stands BLEU."
+            "Translations are measured by chrF (sacrebleu's chrF2, on texts as written), given as the error 100 - chrF "
+            "so that lower is better; BLEU is shown beside it."
         )
     own = make_normalizer(config)
     called = ", so that it is the CER here" if own.unit == "characters" else ""

@@ -73,7 +73,7 @@ def check_resumable(folder: Path) -> None:
             problem = "it was kept for export only, without its optimiser"
     if problem is not None:
         raise CheckpointError(
-            f"checkpoint {folder}: {problem}; no training can go on from it, take an earlier one"
+            f"checkpoint {folder}: {problem}; training cannot go on from it, use an earlier one"
         )
 
 

@@ -64,5 +64,5 @@ def allowed_tokens_note(config: TrainConfig, data: PreparedData) -> str | None:
     more = f" and {len(signs) - _MOST_SHOWN} more" if len(signs) > _MOST_SHOWN else ""
     return (
         f"{config.model} never writes {' '.join(signs[:_MOST_SHOWN])}{more} (its suppress_tokens), but the training "
-        "texts do: tuned models may (keep_suppress_tokens=true: they may not)"
+        "texts contain them: fine-tuned models may write them (keep_suppress_tokens=true: they may not)"
     )

@@ -256,7 +256,7 @@ class WhisperTrainer(SavingTrainer):
             finite = False
         if any_of(self.args, not finite):
             raise DivergedError(
-                f"model={self._model_name!r}: its loss in the evaluation is no finite number; "
+                f"model={self._model_name!r}: its loss in the evaluation is not a finite number; "
                 "take another model, or precision=fp32"
             )
         return torch.cat([tokens for tokens, _ in parts]), torch.cat([losses for _, losses in parts])

@@ -118,13 +118,13 @@ class Written:
 def window_problem(whole: Written, short: Written) -> str | None:
     """Why the untouched model cannot be trusted in a training's window, in words; None where it can."""
     if sum(short.tokens) > _MORE_TOKENS * sum(whole.tokens):
-        return f"it writes {sum(short.tokens):,} tokens in place of {sum(whole.tokens):,}"
+        return f"it writes {sum(short.tokens):,} tokens instead of {sum(whole.tokens):,}"
     cut, before = (sum(count >= each.limit for count in each.tokens) for each in (short, whole))
     if cut > before:
-        return f"{cut} transcripts do not end, {before} in the whole one"
+        return f"{cut} transcripts do not end, but {before} in the whole window"
     allowed = whole.rate + max(_MORE_POINTS, _MORE_SHARE * whole.rate)
     if whole.rate < _UNUSABLE and short.rate > allowed:
-        return f"its WER is {short.rate:.2f} % in place of {whole.rate:.2f} %"
+        return f"its WER is {short.rate:.2f} % instead of {whole.rate:.2f} %"
     return None
 
 

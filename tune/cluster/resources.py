@@ -56,9 +56,9 @@ class ResourceRequest:
             return
         given = self._option("gpus", gpus)
         if not self.per_worker and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
-            raise ConfigError(f"{given}: must be a share of one GPU up to 1, or a whole number")
+            raise ConfigError(f"{given}: must be a GPU fraction up to 1, or a whole number of GPUs")
         began = ", with which the search began" if resumed else ""
-        share = ", or a share of one" if workers == 1 else ""
+        share = ", or a GPU fraction" if workers == 1 else ""
         more = "" if resumed else f" {self._workers_option} {max(1, math.ceil(gpus))}, or"
         raise ConfigError(
             f"{given}: each worker uses one GPU, and {self._workers_option} is {workers}{began}; "
@@ -92,7 +92,7 @@ class ResourceRequest:
         if workers > 1 and not fitting:
             room = sum(_fitting(node, gpus, cpus) for node in able)
             raise ResourceError(
-                f"{self._workers_option} {workers}: there is room for {room} of {gpus:g} GPU and {cpus:g} CPU each; "
+                f"{self._workers_option} {workers}: there is room for {room} with {gpus:g} GPU and {cpus:g} CPU each; "
                 "lower it"
             )
         concurrent = max(1, min(fitting, self.max_concurrent or fitting, self.trials))

@@ -108,7 +108,7 @@ def checked_address(asked: str | None) -> str:
         address == "local"
         and len(os.fsencode(_temp_folder() + _SESSION.format(os.getpid()))) > _LONGEST_SOCKET
     ):
-        raise _no_start("its sockets' paths are too long for Unix")
+        raise _no_start("the paths of its sockets would be too long")
     return address
 
 
@@ -139,8 +139,8 @@ def check_address(address: str) -> None:
         return
     if "://" in address:
         raise ResourceError(
-            f"--address {hide_password(address)}: a search runs on a node of the cluster; there use HOST:6379 or auto, "
-            "from elsewhere tune-whisper submit --address http://HOST:8265 (or vertex_ray://NAME) -- ..."
+            f"--address {hide_password(address)}: start a search on a node of the cluster, with HOST:6379 or auto; "
+            "from elsewhere use tune-whisper submit --address http://HOST:8265 (or vertex_ray://NAME) -- ..."
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
@@ -156,8 +156,8 @@ def check_address(address: str) -> None:
         ) from error
     if speaks_http:
         raise ResourceError(
-            f"--address {address}: is a web server, as Ray's dashboard is; a search joins HOST:6379, and jobs go to "
-            f"http://{address} by tune-whisper submit"
+            f"--address {address}: is a web server, probably Ray's dashboard; give HOST:6379 to join the cluster, or "
+            f"send a job with tune-whisper submit --address http://{address}"
         )
 
 

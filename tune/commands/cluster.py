@@ -28,14 +28,14 @@ on Vertex AI (pip install 'tune-whisper[vertex]'), by Google's SDK:
   tune-whisper cluster create FILE.yaml         create a cluster
   tune-whisper cluster scale NAME --workers N   more or fewer workers
   tune-whisper cluster delete NAME              delete a cluster
-  each has its own --help, says what it will do, and asks
+  each has its own --help, shows what it will do, and asks for confirmation
 """
 _PRICES = "prices: https://cloud.google.com/vertex-ai/pricing"
 _ACTIONS = {
-    "": "Show a Ray cluster: nodes, CPUs, GPUs, and whether its versions are ours.",
-    "scale": "Give the worker pools of a cluster on Vertex AI more or fewer machines; waits until they are there.",
+    "": "Show a Ray cluster: its nodes, CPUs and GPUs, and whether its Ray and Python are those of this machine.",
+    "scale": "Change the number of workers of a cluster on Vertex AI; waits until they are ready.",
     "create": "Create a Ray cluster on Vertex AI from a YAML file; waits until it runs.",
-    "delete": "Delete a Ray cluster on Vertex AI, whatever runs on it.",
+    "delete": "Delete a Ray cluster on Vertex AI, even if searches are running on it.",
 }
 
 
@@ -48,16 +48,21 @@ def cluster_parser(action: str = "") -> argparse.ArgumentParser:
     add = parser.add_argument
     if not action:
         add_dashboard(parser)
-        add("--json", action="store_true", help="for programs")
+        add("--json", action="store_true", help="print JSON")
         return parser
     add_vertex(parser)
-    add("--yes", action="store_true", help="do not ask")
+    add("--yes", action="store_true", help="do not ask for confirmation")
     if action == "create":
-        add("file", type=Path, metavar="FILE", help="as docs/vertex_cluster.yaml")
+        add(
+            "file",
+            type=Path,
+            metavar="FILE",
+            help="description of the cluster; docs/vertex_cluster.yaml is an example",
+        )
     else:
         add("name", metavar="NAME", help="name, or vertex_ray:// address")
     if action == "scale":
-        workers_help = "machines that each worker pool shall have, a number for each"
+        workers_help = "new number of machines, one number for each worker pool"
         add("--workers", type=int, nargs="+", required=True, metavar="N", help=workers_help)
     return parser
 
@@ -88,12 +93,15 @@ def _create(arguments: argparse.Namespace, console: Console) -> None:
             console,
             f"{full_name}: the head {_described(head)}; workers {', '.join(map(_described, workers))}; {_PRICES}",
         )
-        if _confirmed(console, f"Create {name}, which costs until it is deleted?", yes=arguments.yes):
-            say(console, "creating; this takes 10 to 20 minutes, also where it is interrupted here ...")
+        if _confirmed(console, f"Create {name}? It costs money until it is deleted.", yes=arguments.yes):
+            say(
+                console,
+                "creating; this takes 10 to 20 minutes and goes on even if this command is interrupted ...",
+            )
             vertex_ray.create_ray_cluster(head_node_type=head, worker_node_types=workers, **file)
             say(
                 console,
-                f"running: --address vertex_ray://{name}; tune-whisper cluster delete {name} ends the cost",
+                f"running: --address vertex_ray://{name}; it costs money until tune-whisper cluster delete {name}",
             )
 
 
@@ -106,7 +114,7 @@ def _read(path: Path) -> dict[str, Any]:
     needed = ("cluster_name", "head_node_type", "worker_node_types")
     missing = [key for key in needed if not isinstance(content, dict) or key not in content]
     if missing:
-        raise ConfigError(f"{path}: {missing[0]}: is missing; docs/vertex_cluster.yaml is a whole file")
+        raise ConfigError(f"{path}: {missing[0]}: is missing; docs/vertex_cluster.yaml is a complete example")
     found: dict[str, Any] = content
     return found
 
@@ -133,7 +141,9 @@ def _scale(arguments: argparse.Namespace, console: Console) -> None:
         before = ", ".join(map(_described, pools))
         # The SDK would do nothing for 0, and say that it had; a pool merged with the head's could never grow again.
         if len(pools) != len(workers) or min(workers) < 1:
-            raise ConfigError(f"--workers: give a number from 1 on for each worker pool; there are {before}")
+            raise ConfigError(
+                f"--workers: give a number of at least 1 for each worker pool; there are {before}"
+            )
         for pool, count in zip(pools, workers, strict=True):
             pool.node_count = count
         after = ", ".join(map(_described, pools))
@@ -144,10 +154,10 @@ def _scale(arguments: argparse.Namespace, console: Console) -> None:
 
 def _delete(arguments: argparse.Namespace, console: Console) -> None:
     with vertex_sdk(arguments.name, arguments.project, arguments.location) as (vertex_ray, full_name):
-        question = f"Delete {full_name}, with the searches that run on it and what is on its disks?"
+        question = f"Delete {full_name}, with all running searches and all files on its disks?"
         if _confirmed(console, question, yes=arguments.yes):
             vertex_ray.delete_ray_cluster(full_name)
-            say(console, "it is being deleted; it takes minutes until it is gone")
+            say(console, "it is being deleted, which takes some minutes")
 
 
 def _confirmed(console: Console, question: str, *, yes: bool) -> bool:
@@ -156,7 +166,9 @@ def _confirmed(console: Console, question: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise ConfigError("nobody can be asked here; nothing was done; add --yes to do it")
+        raise ConfigError(
+            "cannot ask for confirmation without a terminal; nothing was done; add --yes to do it"
+        )
     agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
     if not agreed:
         say(console, "nothing was done")

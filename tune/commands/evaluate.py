@@ -30,21 +30,21 @@ examples:
 def evaluate_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tune-whisper evaluate",
-        description="Measure a model on a split: WER and CER with 95 % intervals, compared to another model, broken "
-        "down, with the worst utterances and signs of hallucination.",
+        description="Measure a model on a split: WER and CER with 95 % intervals, a comparison with another model, a "
+        "breakdown by columns of the data, the worst utterances and signs of hallucination.",
         epilog=_EXAMPLES,
     )
     add = parser.add_argument
     add(
         "model",
         metavar="MODEL",
-        help="folder, hub id, short name (tiny ...), or an experiment: its winner; by its folder where a short name is "
-        "called the same",
+        help="folder, hub id, short name (tiny ...) or experiment, whose winner is measured; give the experiment's "
+        "folder if its name is also a short name",
     )
     add(
         "--data",
         metavar="DATA",
-        help="what --data of a search takes (default: the data the model was tuned on)",
+        help="as --data of a search (default: the data that the model was fine-tuned on)",
     )
     add(
         "--split",
@@ -52,12 +52,12 @@ def evaluate_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="train, validation (or dev), test, another split of the data, or all (default: test)",
     )
-    add("--baseline", metavar="OTHER", help="a second model, decoded and compared on the same clips")
+    add("--baseline", metavar="OTHER", help="a second model, compared on the same clips")
     add("--language", metavar="CODE", help="spoken language (default: the model's own, else en)")
     add(
         "--normalizer",
         choices=("auto", "whisper", "basic", "none"),
-        help="auto (one for each language), whisper (for comparison with published figures), basic, none",
+        help="text normaliser: auto (by language), whisper (for comparison with published figures), basic, none",
     )
     add(
         "--by",
@@ -67,7 +67,7 @@ def evaluate_parser() -> argparse.ArgumentParser:
         metavar="COLUMN",
         help="break down by columns of the data",
     )
-    add("--worst", type=int, default=5, metavar="N", help="utterances to show (default: 5)")
+    add("--worst", type=int, default=5, metavar="N", help="number of worst utterances to show (default: 5)")
     add_results(parser, f"{JSON_FILE} and {PAGE_FILE}")
     add_settings(
         parser,
@@ -95,7 +95,7 @@ def run(words: list[str]) -> tuple[argparse.Namespace, EvaluationResult]:
     check_least(arguments, worst=0)
     if arguments.output is not None and (arguments.output / "config.json").exists():
         raise ConfigError(
-            f"--output {arguments.output}: holds a model, whose figures stay; give another folder"
+            f"--output {arguments.output}: holds a model with its evaluation.json; give another folder"
         )
 
     with contextlib.ExitStack() as stack:

@@ -16,10 +16,10 @@ from tune.runs.finish import find_finished
 from tune.util.console import make_console, say
 
 _EPILOG = """\
-The folder is a Hugging Face model with its model card. Every other --format is a folder of its own below it, with a
+The folder is a Hugging Face model with its model card. Every other --format is written to a folder inside it, with a
 README that says how to use it: DIR/ctranslate2 for faster-whisper, DIR/ggml for whisper.cpp.
-Each is checked after it is made: it transcribes clips in its own runtime, and its WER is shown beside that of
-transformers. One that drifts further than its tolerance is not kept, and the exit code is 1.
+Each converted model is checked: it transcribes some clips in its own runtime, and its WER is compared with that of
+transformers. If the difference is larger than the tolerance, the folder is removed and the exit code is 1.
 
 examples:
   tune-whisper export lr_batch-20261121-213246 --output my-model
@@ -38,17 +38,15 @@ def export_parser() -> argparse.ArgumentParser:
     add("experiment", nargs="?", metavar="EXPERIMENT", help="name of the experiment (default: the newest)")
     add("--output", type=output_folder, metavar="DIR", help="folder to write; must not exist")
     add_storage(parser)
-    add("--trial", metavar="ID", help="another trial than the best")
+    add("--trial", metavar="ID", help="this trial instead of the best run")
     add(
         "--point",
         type=float,
         metavar="P",
-        help="not the run as it is but its mean with the base model, of which it has the share P, above 0 and below 1: "
+        help="interpolate between the base model (0) and the run (1): P between 0 and 1 is the weight of the run; "
         "keeps more of what the base model knows",
     )
-    add(
-        "--adapter", action="store_true", help="of a trial with LoRA: also write the adapters, to DIR/adapter"
-    )
+    add("--adapter", action="store_true", help="for a LoRA trial: also write the adapters, to DIR/adapter")
     add_format = parser.add_argument_group("formats").add_argument
     add_format(
         "--format",
@@ -64,15 +62,17 @@ def export_parser() -> argparse.ArgumentParser:
         + "; ".join(f"{name} {', '.join(FORMATS[name].quantizations)}" for name in CONVERTED)
         + " (default: the first)",
     )
-    add_other = parser.add_argument_group("a model that is there already").add_argument
+    add_other = parser.add_argument_group("convert an existing model").add_argument
     add_other(
         "--from-model",
         metavar="MODEL",
-        help="instead of EXPERIMENT: an exported folder, which the formats are added to unless --output "
-        "names another, or any Whisper by folder, hub id or short name",
+        help="instead of EXPERIMENT: an exported folder (formats are added to it, unless --output is given), or any "
+        "Whisper model: folder, hub id or short name",
     )
-    add_other("--data", metavar="D", help="clips to check on (default: what the model was trained on)")
-    add_other("--language", metavar="L", help="spoken language (default: as the model's settings say)")
+    add_other(
+        "--data", metavar="D", help="data for the check (default: the data that the model was trained on)"
+    )
+    add_other("--language", metavar="L", help="spoken language (default: that of the model's settings)")
     return parser
 
 
@@ -118,37 +118,45 @@ def _check_options(options: argparse.Namespace) -> None:
     """Raise `ConfigError` where options do not go together, or a value is none of those that can be."""
     existing = options.from_model is not None
     if existing and options.experiment is not None:
-        raise ConfigError(f"--from-model goes without EXPERIMENT, got {options.experiment}; remove one")
+        raise ConfigError(
+            f"--from-model: cannot be combined with EXPERIMENT ({options.experiment}); remove one of them"
+        )
     if not existing and options.output is None:
         raise ConfigError("the following arguments are required: --output; see tune-whisper export --help")
     converts = bool(set(options.format) - {"hf"})
     if existing and options.output is None and not converts:
-        raise ConfigError("--from-model: give --format for what to make of it, or --output for a copy")
+        raise ConfigError("--from-model: give --format to convert it, or --output for a copy")
     wrong, owner = (
         (("trial", "point", "adapter"), "EXPERIMENT") if existing else (("data", "language"), "--from-model")
     )
     for name in wrong:
         if getattr(options, name) not in (None, False):
-            raise ConfigError(f"--{name}: goes with {owner}; add that or remove it")
+            raise ConfigError(f"--{name}: needs {owner}; add that or remove --{name}")
     if options.point is not None and not 0.0 < options.point < 1.0:
         raise ConfigError(
             f"--point {options.point:g}: must be above 0 (the base model) and below 1 (the run itself)"
         )
     if options.point is not None and options.adapter:
-        raise ConfigError(f"--adapter: a model at --point {options.point:g} has none; leave one of them out")
+        raise ConfigError(
+            f"--adapter: a model written with --point {options.point:g} has no adapters; remove one of them"
+        )
 
 
 def push_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tune-whisper push",
-        description="Upload an exported model to the Hugging Face hub; again to update it.",
+        description="Upload an exported model to the Hugging Face hub, or update it there.",
         epilog="The token is taken from HF_TOKEN or from `hf auth login`.",
     )
     add = parser.add_argument
     add("folder", type=Path, metavar="DIR", help="folder that `tune-whisper export` wrote")
     add("repo", metavar="REPO", help="NAME or NAMESPACE/NAME of the model on the hub")
-    add("--private", action="store_true", help="only members of the namespace see a new model")
-    add("--message", default="Upload from tune-whisper", metavar="TEXT", help="of the commit")
+    add(
+        "--private",
+        action="store_true",
+        help="create a new model as private: only members of its namespace see it",
+    )
+    add("--message", default="Upload from tune-whisper", metavar="TEXT", help="commit message")
     return parser
 
 

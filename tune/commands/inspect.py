@@ -29,28 +29,28 @@ examples:
 def inspect_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tune-whisper inspect",
-        description="Look at a data set: what is in it, what a search would leave out, and what is suspicious: silent "
-        "or clipped audio, copies, texts in two splits, texts that are not of their audio, odd characters.",
+        description="Check a data set: what is in it, what a search would leave out, and what is suspicious: silent "
+        "or clipped audio, copies, texts in two splits, texts that do not match their audio, odd characters.",
         epilog=_EXAMPLES,
     )
     add = parser.add_argument
-    add("--data", metavar="D", help="what --data of a search takes (default: demo)")
+    add("--data", metavar="D", help="as --data of a search (default: demo)")
     add(
         "--model",
         metavar="M",
-        help="the model to tune: its window, its tokens (default: Whisper's 30 s, tokens are not counted)",
+        help="model to fine-tune, whose window and tokenizer are used (default: 30 s, and tokens are not counted)",
     )
     add(
         "--language",
         metavar="L",
-        help="the language of the clips, as for a search (default: en; --set language_column=NAME takes several)",
+        help="language of the clips (default: en; several with --set language_column=NAME)",
     )
     add(
         "--sample",
         type=int,
         metavar="N",
-        help="listen to N clips only; the texts are read whole, but of a hub data set, a bucket or tar files about N "
-        "clips are read, and the rest is not downloaded",
+        help="check the audio of N clips only, but all texts; of a hub data set, a bucket or tar files only about N "
+        "clips are downloaded",
     )
     add_results(parser, "inspection.html, inspection.json and suspicious.csv")
     add_settings(

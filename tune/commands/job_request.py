@@ -58,7 +58,7 @@ def read_request(words: Sequence[str]) -> JobRequest:
         option = word.partition("=")[0] if word.startswith("--") else option
         refuse_password(option, word)
     if words[0] != "train" and not words[0].startswith("-"):
-        raise ConfigError(f"{words[0]!r}: cannot be sent; a search (--space ...) or train ... can")
+        raise ConfigError(f"{words[0]!r}: cannot be sent; only a search (--space ...) or train ... can")
     request = _training(words) if words[0] == "train" else _search(words)
     if not EXPERIMENT_NAME.fullmatch(request.name):
         raise ConfigError(
@@ -165,7 +165,7 @@ def _check_source(request: JobRequest, option: str, value: Any) -> None:
         return
     if value.startswith(("/", "~")):
         request.notes.append(
-            f"{option} {value}: is not sent; every node must see it, and what it names, under this path"
+            f"{option} {value}: is not sent; every node must see it, and the files that it names, under this path"
         )
     elif value.startswith(".") or value.endswith(_TABLES) or Path(value).exists():
         raise JobError(

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
 
 _SUBMIT_EPILOG = """\
-sent are: the program itself, the files of --space, CONFIG and --deepspeed, and those given by --file (as what a space
-names). Not sent: the current folder, data and models, environment variables. What a job needs of secrets (HF_TOKEN,
+These files are sent: the program itself, the files of --space, CONFIG and --deepspeed, and those given by --file. Not
+sent are the current folder, data, models and environment variables. Secrets that a job needs (HF_TOKEN,
 MLFLOW_TRACKING_PASSWORD, AWS_SECRET_ACCESS_KEY ...) must be in the environment of the cluster's nodes.
 
 example:
@@ -49,10 +49,10 @@ example:
 """
 
 _DESCRIPTIONS = {
-    "submit": "Send a search (or a training: -- train ...) to a Ray cluster as a job; it goes on when this machine is "
-    "off.",
+    "submit": "Send a search (or a training: -- train ...) to a Ray cluster as a job; it goes on when this machine "
+    "is switched off.",
     "status": "Show the state of a job.",
-    "logs": "Show what a job has printed. With --follow the exit code is the job's: 0 succeeded, 1 not.",
+    "logs": "Show what a job has printed. With --follow the exit code is 0 if the job succeeded, else 1.",
     "stop": "Stop a job: the search ends cleanly, and its best trial so far can be exported.",
 }
 
@@ -68,7 +68,7 @@ def job_parser(command: str) -> argparse.ArgumentParser:
     else:
         add("job", metavar="JOB", help="experiment or submission id")
     if command == "status":
-        add("--json", action="store_true", help="for programs, in the words of Ray's JobDetails")
+        add("--json", action="store_true", help="print JSON with the fields of Ray's JobDetails")
     elif command in ("submit", "logs"):
         add("--follow", action="store_true", help="show what the job prints until it ends")
     return parser
@@ -77,20 +77,20 @@ def job_parser(command: str) -> argparse.ArgumentParser:
 def _add_sending(parser: argparse.ArgumentParser) -> None:
     parser.usage = "tune-whisper submit [options] -- ARGUMENTS OF THE SEARCH"
     add = parser.add_argument
-    file_help = "a further file for the job's working directory; can be repeated"
+    file_help = "another file for the job's working directory; can be repeated"
     add("--file", type=Path, action="append", default=[], metavar="PATH", help=file_help)
-    env_help = "an environment variable of the job, readable by all on the cluster; can be repeated"
+    env_help = "an environment variable of the job, visible to all users of the cluster; can be repeated"
     add("--env", action="append", default=[], metavar="NAME=VALUE", help=env_help)
     add(
         "--no-install",
         action="store_true",
-        help="install nothing: the nodes have the packages (default: pip installs the versions of this machine; "
-        "what a node has already is not fetched again)",
+        help="install nothing, because the nodes have the packages (default: pip installs the versions of this "
+        "machine; packages that a node already has are not downloaded again)",
     )
     add(
         "--allow-version-mismatch",
         action="store_true",
-        help="send it to a cluster with another Ray or Python all the same",
+        help="send it even if the cluster has another version of Ray or Python",
     )
 
 
@@ -205,7 +205,7 @@ def list_jobs(arguments: argparse.Namespace) -> int:
     elif jobs:
         make_console().print(_job_table(jobs))
     else:
-        of_us = "" if arguments.all else " of tune-whisper (--all lists those of others too)"
+        of_us = "" if arguments.all else " of tune-whisper (--all lists other jobs too)"
         say(make_console(), f"no jobs{of_us}")
     return 0
 

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 states of an experiment:
-  running, starting   a process holds its lock (of an object store: its files changed within ten minutes)
-  interrupted         no process runs it, and trials are left: tune-whisper --resume EXPERIMENT
+  running, starting   a process is working on it (in an object store: its files changed in the last ten minutes)
+  interrupted         no process is working on it, and trials remain; continue with tune-whisper --resume EXPERIMENT
   finished            all its trials have ended, or a budget or a plateau ended it
-  failed              it ended because trials failed, or none reached an evaluation
-  damaged             a file of it is missing or cannot be read
+  failed              it ended because trials failed, or no trial reached an evaluation
+  damaged             one of its files is missing or cannot be read
 
-with --address, or RAY_API_SERVER_ADDRESS or RAY_ADDRESS set, the jobs that were sent to that cluster
+With --address, RAY_API_SERVER_ADDRESS or RAY_ADDRESS the jobs of that cluster are listed instead.
 """
 _STYLES = {
     "running": "cyan",
@@ -49,10 +49,10 @@ def list_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
     )
     add_storage(parser, default=None)
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     jobs = parser.add_argument_group("jobs of a cluster")
     add_dashboard(jobs)
-    jobs.add_argument("--all", action="store_true", help="also jobs that others sent")
+    jobs.add_argument("--all", action="store_true", help="also jobs that tune-whisper did not send")
     return parser
 
 
@@ -79,8 +79,8 @@ def _list_experiments(storage: Storage, *, as_json: bool) -> int:
     else:
         say(
             console,
-            f"no experiments in {storage.text}; tune-whisper --space lr_batch begins one, "
-            "--storage names another place",
+            f"no experiments in {storage.text}; start one with tune-whisper --space lr_batch, or give another "
+            "folder by --storage",
         )
     for line in lines:
         if line.state == "damaged":

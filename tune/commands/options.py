@@ -75,7 +75,7 @@ def add_settings(parser: Any, text: str) -> None:
 
 def add_results(parser: Any, files: str) -> None:
     """`--output`, a folder for what was found out, and `--json`."""
-    help_text = f"folder for {files}; made where missing"
+    help_text = f"folder for {files}; created if missing"
     parser.add_argument("--output", type=output_folder, metavar="DIR", help=help_text)
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else to standard output")
 
@@ -128,11 +128,15 @@ def add_training(group: Any) -> None:
     """`--model`, `--data`, `--language` and the budget: what a search and a training have in common."""
     add = group.add_argument
     add("--model", metavar="M", help="hub id, folder, or tiny ... large-v3-turbo (default: demo)")
-    add("--data", metavar="D", help="hub data set, folder or manifest (default: demo)")
-    add("--language", metavar="L", help="spoken language, as be, pt-BR or belarusian (default: en)")
+    add(
+        "--data",
+        metavar="D",
+        help="table (.csv, .tsv, .jsonl, .parquet), folder or hub data set (default: demo)",
+    )
+    add("--language", metavar="L", help="spoken language, such as be, pt-BR or belarusian (default: en)")
     add = group.add_mutually_exclusive_group().add_argument
-    add("--epochs", metavar="E", help="budget of a training in passes over its data (default: 3, demo: 4)")
-    add("--max-steps", metavar="S", help="budget of a training in optimiser steps")
+    add("--epochs", metavar="E", help="length of each training in epochs (default: 3, demo: 4)")
+    add("--max-steps", metavar="S", help="length of each training in optimiser steps")
     add_settings(group, "any other setting; can be repeated")
 
 
@@ -146,7 +150,7 @@ def add_where(group: Any) -> None:
         nargs="+",
         choices=("mlflow", "tensorboard", "wandb"),
         metavar="STORE",
-        help="where results are shown: one or several of mlflow, tensorboard, wandb (default: mlflow)",
+        help="where results are written: one or several of mlflow, tensorboard, wandb (default: mlflow)",
     )
     add(
         "--notify",
@@ -174,18 +178,18 @@ def add_how(group: Any, what: str) -> None:
         "--max-failures",
         type=int,
         metavar="N",
-        help=f"times that a {what} which fails goes on from its last checkpoint (default: 2)",
+        help=f"how often a {what} that fails is restarted from its last checkpoint (default: 2)",
     )
     add(
         "--save-every",
         type=float,
         metavar="MINUTES",
-        help=f"a {what} that has not saved for so long saves where it is, not only at evaluations",
+        help=f"a {what} saves a checkpoint at least this often, not only at evaluations (default: off)",
     )
     add(
         "--take-over",
         action="store_true",
-        help="with --resume, of an object store: also where another machine seems to run it still",
+        help="with --resume and an object store: go on even if another machine still seems to run it",
     )
 
 
@@ -197,13 +201,13 @@ def check_resume(arguments: argparse.Namespace, decided: Iterable[str]) -> None:
     """
     if arguments.resume is None:
         if arguments.take_over:
-            raise ConfigError("--take-over: goes with --resume EXPERIMENT; add that or remove it")
+            raise ConfigError("--take-over: needs --resume EXPERIMENT; add that or remove --take-over")
         return
     for name in decided:
         if getattr(arguments, name) not in (None, [], False):
             option = {"config": "CONFIG", "origin": "--from"}.get(name, option_name(name))
             raise ConfigError(
-                f"{option}: cannot be given with --resume, which goes on as {arguments.resume!r} began; remove it"
+                f"{option}: cannot be given with --resume: {arguments.resume!r} keeps what it began with; remove it"
             )
 
 

@@ -11,7 +11,7 @@ from tune.runs.finish import find_finished
 from tune.util.console import make_console
 
 _EPILOG = """\
-The model is logged onto the MLflow run of its trial, where the store has that; docs/mlflow.md shows how it is loaded,
+The model is logged onto the MLflow run of its trial, if the store has it; docs/mlflow.md shows how it is loaded,
 served and called.
 
 example:
@@ -28,8 +28,12 @@ def register_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("model", type=Path, metavar="DIR", help="folder that tune-whisper export wrote")
-    add("--name", required=True, metavar="NAME", help="of the registered model")
-    add("--alias", metavar="ALIAS", help="name that this version takes over, as champion")
+    add("--name", required=True, metavar="NAME", help="name of the registered model")
+    add(
+        "--alias",
+        metavar="ALIAS",
+        help="alias for this version, such as champion; another version that has it loses it",
+    )
     add_storage(parser)
     add_tracking_uri(
         parser, "MLflow store (default: the one of the model's experiment, else $MLFLOW_TRACKING_URI)"

@@ -20,8 +20,8 @@ from tune.util.files import writing
 def report_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tune-whisper report",
-        description="Write what an experiment taught as one page: result, advice, pictures, trials, cost, data.\n"
-        "It may have ended, still run, or have been interrupted. Its object store gets the page, too.",
+        description="Write the report of an experiment, one page: result, advice, figures, trials, cost, data.\n"
+        "The experiment may be finished, running or interrupted. In an object store the page is uploaded too.",
     )
     add = parser.add_argument
     add("experiment", nargs="?", metavar="EXPERIMENT", help="name of the experiment (default: the newest)")
@@ -58,7 +58,7 @@ def report(words: list[str]) -> int:
         try:
             folder.upload(page.parent.name if running else "")
         except (StorageError, OSError) as error:  # OSError: a disk that cannot note what was uploaded
-            print(f"warning: {folder.address} does not have this report: {error}", file=sys.stderr)
+            print(f"warning: this report was not uploaded to {folder.address}: {error}", file=sys.stderr)
     if arguments.open:
         import webbrowser
 

@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 other commands:
-  tune-whisper inspect --data DATA              look at a data set before anything is spent on it
-  tune-whisper train [CONFIG]                   one training, as of the winner at full size
-  tune-whisper list                             all experiments, or the jobs of a cluster
-  tune-whisper report EXPERIMENT                what a search found, as one page
+  tune-whisper inspect --data DATA              check a data set before you train on it
+  tune-whisper train [CONFIG]                   train once, without a search
+  tune-whisper list                             list all experiments, or the jobs of a cluster
+  tune-whisper report EXPERIMENT                write the report of a search, one page
   tune-whisper ui [EXPERIMENT]                  compare the trials in the MLflow UI
   tune-whisper export EXPERIMENT --output DIR   write the best model, for transformers or other programs
-  tune-whisper evaluate MODEL --data DATA       how good a model is, and whether it is better than another
-  tune-whisper transcribe MODEL FILE ...        text and subtitles of recordings of any length
+  tune-whisper evaluate MODEL --data DATA       measure a model, and compare it with another
+  tune-whisper transcribe MODEL FILE ...        write text or subtitles of recordings of any length
   tune-whisper push, register                   publish an exported model on the hub or in MLflow's registry
-  tune-whisper sync EXPERIMENT                  deliver to MLflow what waits on disk
+  tune-whisper sync EXPERIMENT                  send results to MLflow that it has not received yet
   tune-whisper submit --address URL -- ...      send a search to a cluster as a Ray job
-  tune-whisper status, logs, stop               what became of it
-  tune-whisper cluster --address URL            what a cluster has; create, scale and delete on Vertex AI
+  tune-whisper status, logs, stop               watch such a job, or stop it
+  tune-whisper cluster --address URL            show a cluster; create, scale or delete one on Vertex AI
   each has its own --help
 
 example:
@@ -72,35 +72,56 @@ def search_parser() -> argparse.ArgumentParser:
     add("--trials", type=int, metavar="N", help="trials to run (default: 8)")
     add_training(what)
     add("--seed", type=int, metavar="S", help="seed of searcher and training (default: 0)")
-    add = parser.add_argument_group("when it ends, and who wins").add_argument
-    add("--time-budget", metavar="T", help="end the search after 8h, 90m, ... also where trials are left")
-    add("--gpu-hours", type=float, metavar="H", help="end it when its trials have taken so many GPU-hours")
-    add("--plateau", type=int, metavar="N", help="end it when N trials in a row bring nothing better")
-    add("--plateau-points", type=float, metavar="X", help="WER points that count as better (default: 0.1)")
+    add = parser.add_argument_group("when it ends, and which model wins").add_argument
+    add(
+        "--time-budget",
+        metavar="T",
+        help="end the search after this time (8h, 90m, ...), even if trials remain",
+    )
+    add(
+        "--gpu-hours",
+        type=float,
+        metavar="H",
+        help="end the search when its trials have used so many GPU-hours",
+    )
+    add("--plateau", type=int, metavar="N", help="end the search after N trials in a row without improvement")
+    add(
+        "--plateau-points",
+        type=float,
+        metavar="X",
+        help="points of WER that count as an improvement (default: 0.1)",
+    )
     add(
         "--finalists",
         type=int,
         metavar="K",
-        help="train the best K trials again with other seeds (default: 2 from 8 trials on, 0 is off)",
+        help="train the best K trials again with new seeds (default: 2 if there are at least 8 trials; 0: off)",
     )
-    add("--repeats", type=int, metavar="R", help="seeds of each finalist (default: 2)")
+    add(
+        "--repeats", type=int, metavar="R", help="repeats of each finalist, each with a new seed (default: 2)"
+    )
     add(
         "--guard",
         action="append",
         default=[],
         metavar="DATA[:MAX_LOSS]",
-        help="data that is not trained on: a finalist with more than so many points more WER there than the base model "
-        "(default: 1) is passed over; can be repeated",
+        help="other data, not trained on: a model whose WER there is more than MAX_LOSS points (default: 1) above the "
+        "base model's is not chosen; can be repeated",
     )
-    add("--warm-start", metavar="EXPERIMENT", help="learn from a finished experiment of the same storage")
-    where = parser.add_argument_group("where it goes")
+    add(
+        "--warm-start",
+        metavar="EXPERIMENT",
+        help="start from the results of a finished experiment in the same storage",
+    )
+    where = parser.add_argument_group("where results go")
     add = where.add_argument
     add("--experiment", metavar="NAME", help="name (default: the space's name and the time)")
     add_where(where)
     add(
         "--keep-checkpoints",
         choices=("best", "all"),
-        help="whose weights stay when the search has ended (default: best)",
+        help="weights that are kept when the search has ended: of the best run, or the best of every trial "
+        "(default: best)",
     )
     how = parser.add_argument_group("how it runs")
     add_how(how, "trial")
@@ -109,21 +130,26 @@ def search_parser() -> argparse.ArgumentParser:
         "--workers-per-trial",
         type=int,
         metavar="N",
-        help="processes that train a trial together, a GPU each (default: 1)",
+        help="processes that train one trial together, with one GPU each (default: 1)",
     )
     add(
         "--gpus-per-trial",
         type=float,
         metavar="F",
-        help="GPUs of a trial; 0.5: two trials share one (default: 1 for each worker, or 0 without)",
+        help="GPUs per trial; with 0.5 two trials share one (default: 1 for each worker; 0 if there are none)",
     )
     add(
         "--cpus-per-trial",
         type=float,
         metavar="F",
-        help="CPUs of a trial (default: 1 a worker, more with GPUs)",
+        help="CPUs per trial (default: 1 for each worker, more with GPUs)",
     )
-    add("--max-concurrent", type=int, metavar="N", help="trials at a time (default: as many as fit)")
+    add(
+        "--max-concurrent",
+        type=int,
+        metavar="N",
+        help="trials that run at the same time (default: as many as fit)",
+    )
     add("--dry-run", action="store_true", help="check everything, show the plan, run nothing")
     add(
         "--measure",
@@ -156,7 +182,7 @@ def run(words: list[str], planned: Callable[[Plan], object] = lambda plan: None)
 
     console, storage, address, resumed = make_console(), arguments.storage, arguments.address, None
     if arguments.resume:
-        with console.status(f"looking at what {arguments.resume} left ..."):
+        with console.status(f"reading the experiment {arguments.resume} ..."):
             resumed = resume(arguments.resume, storage, given, address=address, take_over=arguments.take_over)
         plan = resumed.plan
     else:
@@ -201,9 +227,9 @@ def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
         ("--repeats", arguments.repeats, arguments.finalists == 0, "--finalists of at least 1"),
     ):
         if value is not None and without and arguments.resume is None:
-            raise ConfigError(f"{option}: goes with {needed}; add that or remove it")
+            raise ConfigError(f"{option}: needs {needed}; add that or remove {option}")
     if arguments.measure and not arguments.dry_run:
-        raise ConfigError("--measure: goes with --dry-run; add that or remove it")
+        raise ConfigError("--measure: needs --dry-run; add that or remove --measure")
     if arguments.space is None and arguments.resume is None:
         raise ConfigError("--space: is missing; give a search space, or --resume EXPERIMENT")
     settings = read_settings(arguments)

@@ -16,15 +16,16 @@ from tune.util.console import make_console
 def sync_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tune-whisper sync",
-        description="Deliver to MLflow what waits in the log because the store was away when the search ended.",
-        epilog="An experiment that goes on with --resume delivers it by itself.",
+        description="Send results to MLflow that it has not received, because it could not be reached before the "
+        "search ended.",
+        epilog="--resume does this by itself.",
     )
     parser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment")
     add_storage(parser)
     add_tracking_uri(
         parser,
-        "the experiment's own MLflow store, where it has moved or its address holds a password, which is "
-        "kept nowhere (default: that of the search, with the password that MLFLOW_TRACKING_URI has for it)",
+        "address of the experiment's MLflow store, if it has moved or needs a password, which is never saved "
+        "(default: that of the search, with the password from MLFLOW_TRACKING_URI)",
     )
     return parser
 

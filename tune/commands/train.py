@@ -32,7 +32,7 @@ examples:
   tune-whisper train --data my_recordings.csv --language be --model small --workers 2
   tune-whisper train --from EXPERIMENT --model large-v3 --epochs 5 --set max_train_clips=null --deepspeed
 
-What is given by flags and --set goes before CONFIG, and that before --from. Batch sizes are those of one worker.
+Options and --set override CONFIG, and CONFIG overrides --from. Batch sizes are those of one worker.
 """
 _ELSEWHERE = {"workers": "use --workers", "evaluate_at": "use --set evaluations=N",
               "output_dir": "use --storage and --name", "train_on": "use --from and --on"}  # fmt: skip
@@ -43,41 +43,46 @@ _FIXED = ("config", "origin", "trial", "on", *FLAGS, "set", "workers", "name")
 def train_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tune-whisper train",
-        description="Fine-tune Whisper once, without a search; leaves an experiment as a search does.",
+        description="Fine-tune Whisper once, without a search. The result is an experiment, as with a search.",
         epilog=_EPILOG,
     )
     what = parser.add_argument_group("what to train")
     add = what.add_argument
-    add("config", nargs="?", type=Path, metavar="CONFIG", help="YAML file, KEY: VALUE a line")
+    add("config", nargs="?", type=Path, metavar="CONFIG", help="YAML file with one KEY: VALUE per line")
     add("--from", dest="origin", metavar="EXPERIMENT", help="take the settings of an experiment's best trial")
-    add("--trial", metavar="ID", help="with --from: another trial than the best")
+    add("--trial", metavar="ID", help="with --from: this trial instead of the best run")
     add(
         "--on",
         choices=["train+validation"],
         metavar="train+validation",
-        help="with --from: once more on the clips of both splits, as long as the trial was trained when it was best; "
-        "measured on the test split",
+        help="with --from: train on the clips of both splits, for as many epochs as the trial had trained when it was "
+        "best; measured on the test split",
     )
     add(
         "--resume",
         metavar="NAME",
-        help="instead of all these: go on with an interrupted or failed training from its last checkpoint",
+        help="instead of all this: go on with an interrupted or failed training from its last checkpoint",
     )
     add_training(what)
-    where = parser.add_argument_group("where it goes")
+    where = parser.add_argument_group("where results go")
     add = where.add_argument
     add("--name", metavar="NAME", help="name (default: the model's name and the time)")
     add_where(where)
     how = parser.add_argument_group("how it runs")
     add = how.add_argument
-    add("--workers", type=int, metavar="N", help="processes that train together, a GPU each (default: 1)")
+    add(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that train together, with one GPU each (default: 1)",
+    )
     add(
         "--gpus-per-worker",
         type=float,
         metavar="F",
-        help="1 or 0; a share of one for a single worker (default: 1, or 0 without GPUs)",
+        help="1 or 0; with a single worker also a GPU fraction (default: 1; 0 if there are none)",
     )
-    add("--cpus-per-worker", type=float, metavar="F", help="CPUs of a worker (default: 1, more with GPUs)")
+    add("--cpus-per-worker", type=float, metavar="F", help="CPUs per worker (default: 1, more with GPUs)")
     add_how(how, "training")
     return parser
 
@@ -100,7 +105,7 @@ def run(words: list[str], planned: Callable[[Plan], object] = lambda plan: None)
     console, resumed = make_console(), None
     if arguments.resume is not None:
         name, take_over = arguments.resume, arguments.take_over
-        with console.status(f"looking at what {name} left ..."):
+        with console.status(f"reading the experiment {name} ..."):
             given, address = given_options(arguments), arguments.address
             resumed = resume(name, arguments.storage, given, "training", address=address, take_over=take_over)
         plan = resumed.plan
@@ -155,10 +160,10 @@ def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
         for option, value in (("--trial", arguments.trial), ("--on", arguments.on)):
             if value is not None:
                 raise ConfigError(
-                    f"{option}: goes with --from EXPERIMENT, whose settings it takes; add that or remove it"
+                    f"{option}: needs --from EXPERIMENT, whose settings it uses; add that or remove {option}"
                 )
     for item in arguments.set:
         key = item.partition("=")[0].strip()
         if key in _ELSEWHERE:
-            raise ConfigError(f"--set {item}: cannot be set so; {_ELSEWHERE[key]}")
+            raise ConfigError(f"--set {item}: cannot be set this way; {_ELSEWHERE[key]}")
     return read_settings(arguments)

@@ -45,23 +45,30 @@ examples:
 def transcribe_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tune-whisper transcribe",
-        description="Write down what is said in recordings of any length.",
+        description="Transcribe recordings of any length.",
         epilog=_EXAMPLES,
     )
     add = parser.add_argument
     add(
         "model",
         metavar="MODEL",
-        help="exported folder, hub id, short name (demo, tiny ... large-v3-turbo), or experiment: its best trial",
+        help="exported folder, hub id, short name (demo, tiny ... large-v3-turbo), or experiment (its best model)",
     )
     add("audio", nargs="+", type=Path, metavar="AUDIO", help="WAV, FLAC, OGG, MP3, MP4 ... files, or folders")
-    add("--channel", type=int, metavar="N", help="read this channel, from 1 (default: the mean of all)")
+    add(
+        "--channel", type=int, metavar="N", help="use this channel, counted from 1 (default: the mean of all)"
+    )
     add("--compare", metavar="BASE", help="transcribe with this model too and show where the two differ")
     add("--format", choices=tuple(SUFFIXES), default="text", help="default: text")
-    add("--output", type=Path, metavar="DIR", help="one new file a recording instead of printing")
+    add(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="write one file for each recording here, instead of printing",
+    )
     add("--language", metavar="L", help="spoken language (default: the model's own, else detected)")
     add("--task", choices=("transcribe", "translate"), help="default: the model's own")
-    add("--batch-size", type=int, default=16, metavar="N", help="segments at once (default: 16)")
+    add("--batch-size", type=int, default=16, metavar="N", help="segments decoded at once (default: 16)")
     add_storage(parser)
     return parser
 
@@ -84,7 +91,9 @@ def run(words: list[str], show: Show = lambda *shown: None) -> list[Transcript]:
     if arguments.language is not None:
         TrainConfig(language=arguments.language)
     if arguments.compare and (arguments.output or arguments.format not in ("text", "json")):
-        raise ConfigError("--compare: prints a table, or JSON; it goes with neither --output nor subtitles")
+        raise ConfigError(
+            "--compare: prints a table or JSON; it cannot be combined with --output or subtitles"
+        )
     recordings = find_recordings(arguments.audio)
     targets = _targets(recordings, arguments)
     console, found = make_console(error=True), list[Transcript]()
@@ -118,7 +127,7 @@ def _targets(recordings: dict[Path, Path], arguments: argparse.Namespace) -> dic
     if arguments.output is None:
         if arguments.format in ("srt", "vtt") and len(recordings) > 1:
             raise ConfigError(
-                f"--format {arguments.format}: subtitles of {len(recordings)} recordings are as many files; "
+                f"--format {arguments.format}: subtitles of {len(recordings)} recordings need one file each; "
                 "give --output DIR"
             )
         return {}
@@ -171,11 +180,11 @@ def _warn(transcript: Transcript, console: Console) -> None:
     """Tell what may be missing or wrong in a transcript."""
     path = transcript.path
     if transcript.incomplete:
-        say(console, f"warning: {path}: {transcript.incomplete}; transcribed as far as it goes")
+        say(console, f"warning: {path}: {transcript.incomplete}; transcribed as far as it could be read")
     if not transcript.text:
         why = "the model wrote nothing" if transcript.segments else "no speech was found in it"
         say(console, f"warning: {path}: the transcript is empty: {why}")
-    for doubt, words in (("repeats", "says the same over and over"), ("breaks off", "breaks off")):
+    for doubt, words in (("repeats", "repeats itself"), ("breaks off", "is cut off")):
         if times := [clock(each.start) for each in transcript.segments if each.doubt == doubt]:
             more = f" and {len(times) - 5} more places" if len(times) > 5 else ""
             say(console, f"warning: {path}: the text {words} at {', '.join(times[:5])}{more}")
@@ -211,5 +220,5 @@ def comparison_table(base: Transcript, model: Transcript, base_name: str, model_
         table.add_row(clock(before.start), Text(left), Text(right))
         changed, count = changed + different, count + units
     share = 100 * changed / max(1, count)
-    table.caption = f"{changed:,} of {count:,} differ ({share:.2f} %), capitals and punctuation aside"
+    table.caption = f"{changed:,} of {count:,} differ ({share:.2f} %), ignoring case and punctuation"
     return table

@@ -338,10 +338,10 @@ def decode(line: bytes) -> Entry:
     """
     body, found, rest = line.rstrip(b"\n").rpartition(_SUM)
     if not found or rest != b'%08x"}' % zlib.crc32(body):
-        raise LineError("its check sum does not fit")
+        raise LineError("its checksum does not match")
     try:
         content: Mapping[str, Any] = json.loads(body + b"}")
         event: Event = restored(_CLASSES[content["event"]], content["data"])
         return Entry(content["n"], content["time"], event)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LineError(f"it is no event ({error})") from error
+        raise LineError(f"it is not an event ({error})") from error

@@ -245,8 +245,8 @@ class OpenExperiment(Experiment):
 
 def no_log(folder: ExperimentFolder) -> ExperimentError:
     return ExperimentError(
-        f"experiment {folder.name!r}: has no {EVENTS_FILE}: its search never began a trial; wait until it does, or "
-        f"remove {folder.address} and start it anew"
+        f"experiment {folder.name!r}: has no {EVENTS_FILE}: its search has not started a trial; wait until it does, "
+        f"or remove {folder.address} and start again"
     )
 
 
@@ -287,7 +287,7 @@ def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
     if not names:
         what = "no experiment" if name is None else f"no experiment {name!r}"
         raise ExperimentError(
-            f"{what} in {storage.text}, nor any other; --storage names the place that holds them"
+            f"{what} in {storage.text}, nor any other; give the folder of your experiments by --storage"
         )
     near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4) or names[-3:]
     raise ExperimentError(f"no experiment {name!r} in {storage.text}; there is {', '.join(near)}")

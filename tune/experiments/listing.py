@@ -137,7 +137,7 @@ def _line(folder: ExperimentFolder, present: Set[str], locked: bool | None, chan
     except ExperimentError as error:
         problem = str(error)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        problem = f"a file of it does not say what it should ({type(error).__name__}: {error})"
+        problem = f"one of its files has unexpected content ({type(error).__name__}: {error})"
     return ExperimentLine(name=name, state="damaged", note=problem)
 
 

@@ -40,13 +40,13 @@ def parse(content: bytes, path: Path, first: int = 1) -> Iterator[Entry]:
             entry = decode(line)
         except LineError as error:
             raise ExperimentError(
-                f"{path}: line {number} is damaged, {error}; bring the file back from a copy. What came before "
-                "is whole: cut the file before that line to go on from there"
+                f"{path}: line {number} is damaged, {error}; restore the file from a copy. The lines before it are "
+                "intact: remove that line and all after it to go on from there"
             ) from error
         if entry.number != number:
             raise ExperimentError(
-                f"{path}: line {number} holds event {entry.number}: lines are missing or out of order; bring the "
-                "file back from a copy"
+                f"{path}: line {number} holds event {entry.number}: lines are missing or out of order; restore "
+                "the file from a copy"
             )
         yield entry
 
@@ -156,8 +156,8 @@ class ExperimentLog:
 
     def _cannot(self, error: OSError) -> ExperimentError:
         return ExperimentError(
-            f"{self.path}: cannot be written: {error.strerror}; mend that, and "
-            f"tune-whisper --resume {self.path.parent.name} goes on from what it holds"
+            f"{self.path}: cannot be written: {error.strerror}; fix that, then go on with "
+            f"tune-whisper --resume {self.path.parent.name}"
         )
 
 

@@ -79,8 +79,8 @@ def _unknown(word: str, storage: Storage) -> ModelError:
     near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return ModelError(
-        f"model {word!r}: is no folder, no experiment in {storage.text}, no hub id such as openai/whisper-small and "
-        f"no short name such as small{hint}"
+        f"model {word!r}: is not a folder, an experiment in {storage.text}, a hub id such as openai/whisper-small or "
+        f"a short name such as small{hint}"
     )
 
 
@@ -101,7 +101,7 @@ def _folder(word: str, path: Path) -> NamedModel:
     find_model(str(path))  # which refuses what must not be loaded
     if not any((path / name).is_file() for name in _WEIGHTS):
         converted = [entry.name for entry in path.iterdir() if entry.suffix in (".bin", ".ggml")]
-        which = f"; {converted[0]} is of another format" if converted else ""
+        which = f"; {converted[0]} is in another format" if converted else ""
         raise ModelError(
             f"model {word!r}: the folder has no weights (model.safetensors){which}; give a "
             "Hugging Face model folder with them"

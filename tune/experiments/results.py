@@ -255,10 +255,10 @@ def no_gain_line(state: SearchState) -> str | None:
         return None
     what = "the mean of the winner's seeds" if state.verdict is not None else "the best model"
     if state.passed_over:
-        what = "what is exported for the guards"
+        what = "the model chosen by the guards"
     return (
-        f"no gain: {what} does not beat the untouched base model (WER {base:.2f} %; {value:.2f} % here); keep "
-        "that one, or try lower learning rates, LoRA (--space lora), more epochs or more data"
+        f"no gain: {what} (WER {value:.2f} %) does not beat the base model ({base:.2f} %); keep the base model, "
+        "or try lower learning rates, LoRA (--space lora), more epochs or more data"
     )
 
 
@@ -271,8 +271,8 @@ def average_line(state: SearchState) -> str:
     average, best = found[-1], min((state.run(name) for name in found[-1].members), key=rank)
     text = f"{average.trial_id}, the mean of {listed(average.members)}: WER {average.best_value:.2f} %"
     if rank(average) <= rank(best):
-        return f"{text}, no higher than theirs ({best.best_value:.2f} %)"
-    return f"{text}, left out for {best.trial_id} with {best.best_value:.2f} %"
+        return f"{text}, no higher than that of the best of them ({best.best_value:.2f} %)"
+    return f"{text}; {best.trial_id} with {best.best_value:.2f} % is exported instead"
 
 
 def guards_line(state: SearchState) -> str:

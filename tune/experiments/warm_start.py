@@ -109,7 +109,7 @@ def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict
     if not trials:
         raise ExperimentError(
             f"--warm-start {name}: none of its {len(saved.state.records)} trials fits the space"
-            + "".join(f"; {key} is outside in {count}" for key, count in outside.items())
+            + "".join(f"; {key} is outside the space in {count}" for key, count in outside.items())
         )
     notes = _notes(saved, len(trials), outside, space, ours)
     return WarmStart(
@@ -138,11 +138,11 @@ def _notes(
             notes.append(f"warm start: {key} was not searched there, it was {theirs.get(key)}")
     for key in sorted(searched_there - {*space.parameters, "method"}):
         notes.append(
-            f"warm start: {key} was searched there and is {ours.get(key)} here; what was found is used"
+            f"warm start: {key} was searched there and is {ours.get(key)} here; the results are used anyway"
         )
     different = [key for key in _SAME if theirs.get(key) != ours.get(key)]
     if different:
         notes.append(
-            f"warm start: {', '.join(different)} differ, so WERs are taken relative to the base model's"
+            f"warm start: {', '.join(different)} differ, so WERs are compared relative to the base model's"
         )
     return notes

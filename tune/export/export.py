@@ -80,9 +80,9 @@ def export_trial(
     if trial_id is None and point is None and (line := no_gain_line(saved.state)):
         say(console, line)
     if adapter and (trial.members or config.method != "lora"):
-        why = "it is a mean of whole models" if trial.members else f"its method is {config.method}"
+        why = "it is a mean of full models" if trial.members else f"its method is {config.method}"
         raise ConfigError(
-            f"--adapter: {trial.trial_id} has none, {why}; leave it out, or take a trial with method lora by --trial"
+            f"--adapter: {trial.trial_id} has none, {why}; remove it, or choose a trial with method lora by --trial"
         )
     with _new_folder(output) as partial, saved.checkpoint(trial) as checkpoint:
         with console.status("writing and measuring the model ..."):
@@ -95,7 +95,10 @@ def export_trial(
             except DataError as error:
                 if point is not None:
                     raise
-                say(console, f"warning: not measured again, the figures are those of the search: {error}")
+                say(
+                    console,
+                    f"warning: could not be measured again, so the figures are those of the search: {error}",
+                )
                 rates, changed = _rates_of_search(saved, trial), ()
         outcome = add_formats(partial, targets, config, console)
         summary = {
@@ -122,7 +125,7 @@ def export_trial(
         )
         write_whole(partial / CARD_FILE, f"{card}\n")
     of = f", the mean of {listed(trial.members)}," if trial.members else ""
-    between = "" if point is None else " at a point between the base model and it"
+    between = "" if point is None else f", interpolated with the base model (--point {point:g}),"
     say(
         console,
         f"exported {role_of(trial.trial_id)} {trial.trial_id}{of}{between} of {saved.name} to {output}",
@@ -135,7 +138,7 @@ def export_trial(
             say(
                 console,
                 f"warning: the search reported a validation WER of {trial.best_value:.2f} %; here it is {drift:.2f} "
-                "points off, as other hardware or precision can make it",
+                "points off; other hardware or precision can cause this",
             )
     say(console, f'use it: transformers.pipeline("automatic-speech-recognition", "{output}")')
     print_formats(outcome, console, output)
@@ -155,8 +158,8 @@ def _find_trial(saved: Experiment, trial_id: str | None) -> Trial:
     reason = "it never reached an evaluation"
     if trials[trial_id].evaluations:
         reason = (
-            "its weights were dropped when the search ended, for all but the best are; a search with "
-            "--keep-checkpoints all keeps them"
+            "its weights were deleted when the search ended, since only the best are kept; a search with "
+            "--keep-checkpoints all keeps them all"
         )
     raise ExperimentError(f"trial {trial_id}: has no checkpoint: {reason}")
 
@@ -245,7 +248,7 @@ def _print_rates(console: Console, rates: Rates, changed: Sequence[str]) -> None
             say(
                 console,
                 f"warning: the {split} clips, texts or audio have changed since the search; both models were measured "
-                f"on the {clips:,} that are left of it",
+                f"on the {clips:,} clips that remain",
             )
 
 
@@ -278,7 +281,10 @@ def export_existing(
     load_model_config(config.model)  # which refuses what is no Whisper
     checked = data is not None or (folder / SETTINGS_FILE).is_file()
     if targets and not checked:
-        say(console, f"warning: {model} does not say what it was trained on; --data gives clips to check on")
+        say(
+            console,
+            f"warning: it is not known what {model} was trained on; give clips for the check by --data",
+        )
     with contextlib.nullcontext(folder.absolute()) if output is None else _new_folder(output) as target:
         if output is not None:
             write_model(config, folder if folder.is_dir() else Path(config.model), target)
@@ -296,9 +302,9 @@ def _check_addable(model: str, folder: Path, targets: Sequence[Target]) -> None:
     """Raise `ConfigError` where formats cannot be added to a model's own folder."""
     problem = None
     if not folder.is_dir():
-        problem = "is no folder that formats could be added to"
+        problem = "is not a folder, so formats cannot be added to it"
     elif has_adapter(folder):
-        problem = "holds adapters alone, to be merged into their base model"
+        problem = "holds adapters only, which have to be merged into their base model"
     elif there := [target.name for target in targets if (folder / target.name).exists()]:
         problem = f"has a folder {there[0]} already; remove it"
     if problem:
@@ -315,7 +321,7 @@ def _known_settings(model: str, folder: Path, data: str | None, language: str | 
         if model == "demo" or model.endswith(".en") or generation.get("is_multilingual") is False:
             known["language"] = "en"
     if language is None and "language" not in known:
-        raise ConfigError(f"--from-model {model}: does not say its language; give --language")
+        raise ConfigError(f"--from-model {model}: its language is not known; give --language")
     given = {"data": data, "language": language}
     known |= {name: value for name, value in given.items() if value is not None}
     known |= {"model": str(folder.absolute()) if folder.is_dir() else model}

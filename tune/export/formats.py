@@ -55,7 +55,9 @@ def add_formats(
             checker = _checker(folder, config, console, status) if config is not None else None
         except _FAILURES as error:
             names = ", ".join(target.name for target in targets)
-            outcome.problems.append(f"{names}: not made, for they could not be checked: {_cause(error)}")
+            outcome.problems.append(
+                f"{names}: not written, because they could not be checked: {_cause(error)}"
+            )
             return outcome
         for target in targets:
             say(console, f"converting to {target.name} ({target.quantization})")
@@ -77,7 +79,7 @@ def _checker(folder: Path, config: TrainConfig, console: Console, status: Status
     try:
         clips = read_clips(config, read_decoding(folder).window_seconds)
     except DataError as error:
-        say(console, f"warning: converted models are not checked, for their data is not there: {error}")
+        say(console, f"warning: converted models are not checked, because their data cannot be read: {error}")
         return None
 
     def progress(runtime: str, done: int, total: int) -> None:
@@ -122,4 +124,4 @@ def print_formats(outcome: FormatsOutcome, console: Console, where: Path) -> Non
             f"tolerance {check.tolerance:.2f}",
         )
     for name in outcome.made:
-        say(console, f"{FORMATS[name].runtime}: {where}/{name}, how to use it is in its README.md")
+        say(console, f"{FORMATS[name].runtime}: {where}/{name}, its README.md says how to use it")

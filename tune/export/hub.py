@@ -43,13 +43,13 @@ def push_to_hub(folder: Path, repo: str, *, private: bool = False, message: str)
     if not sys.stderr.isatty():
         disable_progress_bars()
     api, card = HfApi(), folder / "README.md"
-    again = f"; what was sent stays there, push again with: tune-whisper push {folder} {repo}"
+    again = f"; what was uploaded stays there; continue with: tune-whisper push {folder} {repo}"
     with _hub_errors(repo, again + (" --private" if private else "")):
         url = api.create_repo(repo, private=private or None, exist_ok=True)
         whole = url.repo_id
         if private and not api.model_info(whole).private:
             raise HubError(
-                f"hub model {whole}: is there already and public; make it private in its settings on the hub, or drop "
+                f"hub model {whole}: exists already and is public; make it private in its settings on the hub, or drop "
                 "--private"
             )
         api.upload_folder(

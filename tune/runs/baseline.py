@@ -47,22 +47,23 @@ def measure_baseline(session: Session) -> Baseline:
         problem = _choose_window(session, None)
         found = measure_untouched(session, session.plan.base)
     session.say(
-        f"baseline: {base.model} untouched has {found.describe()} on {found.rates['clips']} validation clips"
+        f"baseline: {base.model} before fine-tuning has {found.describe()} on {found.rates['clips']} validation clips"
     )
     if found.sources:
         how = objective_words(base.objective) or "all clips together"
         own = ", ".join(f"{name} {objective_value(rates):.2f} %" for name, rates in found.sources.items())
-        session.say(f"by source: {own}; what decides is {how} (--set objective=...)")
+        session.say(f"by source: {own}; the search goes by {how} (--set objective=...)")
     if objective_value(found.rates) >= _LOSES_TIMES and base.task != TRANSLATE and not base.timestamp_share:
         session.say(
-            "note: whisper-base lost its timestamps where its WER was so high; --set timestamp_share=0.2 teaches them"
+            "note: with such a high WER whisper-base lost its timestamps in our tests; "
+            "--set timestamp_share=0.2 keeps them"
         )
     usual = None
     if session.plan.rates_depend_on_baseline:
         session.plan = session.plan.after_baseline(objective_value(found.rates))
         usual = session.plan.base.learning_rate
         searched = f"; searched: {text}" if (text := session.plan.searched_rates) else ""
-        session.say(f"the usual learning rate of a model with such a WER is {usual:g}{searched}")
+        session.say(f"the usual learning rate for this WER is {usual:g}{searched}")
     part = None
     if not session.plan.is_training and base.max_eval_clips is None and found.utterances:
         part = enough_clips(found.utterances)
@@ -111,7 +112,7 @@ def _choose_window(session: Session, whole: Evaluation | None) -> str:
         return ""
     seconds, own = frames / FRAMES_PER_SECOND, full / FRAMES_PER_SECOND
     where = "in windows of its clips" if varies(base) else f"in a window of {seconds:.3g} s"
-    reason = f"{where} {base.model} untouched cannot be trusted: {problem}"
+    reason = f"{where} the transcripts of {base.model} cannot be trusted before fine-tuning: {problem}"
     if isinstance(base.audio_window, float):
         better = f"{own:g}" if base.streaming else f"auto, or {own:g} for the whole one"
         session.say(f"warning: audio_window={base.audio_window:g}: {reason}; take {better}")
@@ -157,7 +158,7 @@ def measure_held_out(
         with doing(session.console, "measuring the test split"):
             return found(), base
     except (UserError, ray.exceptions.RayError) as error:
-        session.say(f"warning: the best run is not measured on the test split: {first_line(error)}")
+        session.say(f"warning: the best run could not be measured on the test split: {first_line(error)}")
         return None
 
 

@@ -79,8 +79,8 @@ class Listener(abc.ABC):
         running = {run.trial_id for run in self._records.running()}
         self._ask("end", running)
         self.display.event(
-            f"[yellow]interrupted[/]: what runs ({len(running)}) saves where it is, about {self._gigabytes:.2g} GB "
-            f"each, in at most {SAVE_SECONDS:g} s; Ctrl-C once more ends at once"
+            f"[yellow]interrupted[/]: saving checkpoints of what is running ({len(running)}), about "
+            f"{self._gigabytes:.2g} GB each, in at most {SAVE_SECONDS:g} s; Ctrl-C once more ends at once"
         )
 
     def _ask(self, order: Order, trial_ids: set[str]) -> None:
@@ -184,7 +184,7 @@ class Listener(abc.ABC):
                 self._files.strip(kept, is_only_for_resume)
         except cloud_errors(StorageError) as error:
             called = self._called.format(record.trial_id)
-            self.display.event(f"[yellow]checkpoints of {called} stay[/]: {escape(str(error))}")
+            self.display.event(f"[yellow]checkpoints of {called} were not deleted[/]: {escape(str(error))}")
 
 
 class SearchCallback(Listener, ray.tune.Callback):
@@ -311,7 +311,7 @@ class SearchCallback(Listener, ray.tune.Callback):
         place = f"{short_path(self._experiment.folder.path)}/{TRIALS_FOLDER}/{record.folder}/error.txt"
         self.display.event(
             f"[red]trial {record.trial_id} failed[/]: {escape(error_line(error).rstrip('.'))}; "
-            f"all of it is in {escape(place)}"
+            f"the whole error is in {escape(place)}"
         )
         outcome = record.outcome
         self._end(record, "diverged" if outcome == "diverged" else "failed", error)
@@ -321,7 +321,7 @@ class SearchCallback(Listener, ray.tune.Callback):
         if MICRO_BATCH in metrics:
             self.display.event(
                 f"[yellow]trial {trial_id} ran out of memory[/] and goes on with micro-batch "
-                f"{metrics[MICRO_BATCH]:g} and accumulation {metrics[ACCUMULATION]:g}: the effective batch stays"
+                f"{metrics[MICRO_BATCH]:g} and accumulation {metrics[ACCUMULATION]:g}: the effective batch is unchanged"
             )
         elif BROKEN_CHECKPOINT in metrics:
             how = "goes on from the one before it" if metrics[BROKEN_CHECKPOINT] else "starts again"

@@ -75,7 +75,7 @@ def measure_average(experiment: OpenExperiment, measure: MeasureMean, say: Calla
         checkpoints = [str(run.checkpoint) for run in runs]
         found = measure(record.config, checkpoints, path, runs[0].best_value or 0.0)
         if not math.isfinite(objective_value(found.rates)):
-            raise UserError("its WER is no finite number")
+            raise UserError("its WER is not a finite number")
     except measuring_failures() as error:
         log.append(TrialEnded(trial_id=name, status="failed", error=str(error)))
         reason = error_line(str(error)).rstrip(".")
@@ -158,7 +158,7 @@ def judge_guards(
         except measuring_failures() as error:  # it keeps no guard
             event = dataclasses.replace(event, text=error_line(str(error)))
             say(
-                f"warning: {name or 'the base model'} is not measured on the guard {guard.data}: {event.text}"
+                f"warning: {name or 'the base model'} could not be measured on the guard {guard.data}: {event.text}"
             )
         experiment.log.append(dataclasses.replace(event, seconds=time.time() - began))
     models = {run.trial_id: _guard_losses(state, run.trial_id) for run in runs}

@@ -151,7 +151,7 @@ def what_clips_show(base: TrainConfig, table: ClipTable) -> str:
     _, error, quantile = ratio(signs * np.sqrt(_APART * lengths), lengths)
     points, needed = 100 * quantile * error, len(lengths) * (196 * error) ** 2
     text = f"{known}: differences under {points:.{0 if points >= 1.95 else 1}f} points are noise"
-    return text if points <= 1 else f"{text}; about {float(f'{needed:.1g}'):,.0f} clips tell 1 point"
+    return text if points <= 1 else f"{text}; about {float(f'{needed:.1g}'):,.0f} clips would show 1 point"
 
 
 def prepare_features(
@@ -185,7 +185,8 @@ def prepare_features(
         say_notes(
             console,
             [
-                "WARNING: clips to translate are judged by WER, as all others; --set task=translate judges all by chrF"
+                "WARNING: clips to translate are measured by WER, like all others; --set task=translate measures "
+                "all by chrF"
             ],
         )
     if note := unit_note(base):
@@ -205,7 +206,7 @@ def quick_notes(base: TrainConfig, data: PreparedData) -> list[str]:
     warnings = [f"WARNING: {one.title}, such as {one.suspects[0].name}" for one in found if one.suspects]
     if not warnings:
         return notes
-    return [*notes, *warnings, f"the clips are shown by {_inspect_command(base)}"]
+    return [*notes, *warnings, f"to see the clips: {_inspect_command(base)}"]
 
 
 def _inspect_command(base: TrainConfig) -> str:

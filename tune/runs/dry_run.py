@@ -221,7 +221,7 @@ def _show_search(
         estimate_samples(plan.space.scheduler, rungs, trials, own, power) for power in (0.6, 0)
     )
     fewer = unstopped / max(1, samples)
-    more = f", {fewer:.1f} x fewer than without stopping" if fewer >= 1.05 else ""
+    more = f", {fewer:.1f} x fewer than without early stopping" if fewer >= 1.05 else ""
     say(console, f"estimate: about {float(f'{samples:.2g}'):,.0f} samples in all{more}")
     if table.stream:
         say(
@@ -255,7 +255,7 @@ def _show_cost(
         with console.status("training a few steps to estimate the time ..."):
             rate = _samples_a_second(plan, data, resources, measure)
         if rate is None:
-            say(console, f"time: not estimated, {plan.base.train_batch_size} clips have no memory there")
+            say(console, f"time: not estimated, {plan.base.train_batch_size} clips do not fit in memory there")
         else:
             cost, where = (
                 describe_cost(samples, 1 / rate, resources),
@@ -291,7 +291,7 @@ def _why_not_timed(plan: Plan, resources: TrialResources | None, measure: bool) 
         return ""
     if resources is None:
         return "for another cluster; --measure times a few steps there"
-    return "" if is_here(plan.base.model) else "as the model is not here yet; --measure fetches it"
+    return "" if is_here(plan.base.model) else "as the model is not on this machine yet; --measure downloads it"
 
 
 def _samples_a_second(
@@ -324,13 +324,13 @@ def _show_rates(by_wer: Sequence[tuple[float, Plan]], console: Console) -> None:
         return
     say(
         console,
-        "\nautomatic learning rates, by the WER of the untouched model, which the search measures first:",
+        "\nautomatic learning rates, by the WER of the base model, which the search measures first:",
     )
     for below, plan in by_wer:
         which = f"below {below:g} %" if math.isfinite(below) else "above that"
         searched = f", searched {plan.searched_rates}" if plan.searched_rates else ""
         say(console, f"  {which}: usual {plan.base.learning_rate:g}{searched}")
-    say(console, f"what follows is for a WER below {by_wer[0][0]:g} %")
+    say(console, f"all that follows is for a WER below {by_wer[0][0]:g} %")
 
 
 def _show_trials(plan: Plan, console: Console) -> None:

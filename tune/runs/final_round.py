@@ -113,7 +113,7 @@ def remove_dropped(experiment: OpenExperiment, say: Callable[[str], None]) -> No
         for run in dropped:
             files.strip(str(run.checkpoint), lambda name: name not in _KEPT_FILES)
     except cloud_errors(StorageError) as error:
-        say(f"warning: the weights of other trials stay: {error}")
+        say(f"warning: the weights of other trials were not deleted: {error}")
 
 
 def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCompared:
@@ -132,7 +132,7 @@ def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCo
     without = [name for name in names if name not in found]
     if without:
         who = f"trial {without[0]} has" if len(without) == 1 else f"trials {', '.join(without)} have"
-        return FinalistsCompared(verdict=None, text=f"{who} no repeat that came to its end")
+        return FinalistsCompared(verdict=None, text=f"{who} no repeat that was completed")
     return FinalistsCompared(verdict=judge_finalists(found) if found else None)
 
 
@@ -156,4 +156,4 @@ def remove_unnamed_checkpoints(
         experiment.before_deletion()
         CheckpointFiles(experiment.folder).remove_unnamed(known, remove=ended or not experiment.folder.remote)
     except cloud_errors(StorageError) as error:
-        say(f"warning: checkpoints that nobody needs stay: {error}")
+        say(f"warning: checkpoints that are no longer needed were not deleted: {error}")

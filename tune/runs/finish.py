@@ -114,9 +114,9 @@ def find_finished(name: str | None, storage: Storage) -> ExperimentFolder:
     notes: list[str] = []
     try:
         if finish_if_left(folder, notes.append, storage.option):
-            notes.insert(0, f"note: {folder.name} had not come to its end, and was finished now")
+            notes.insert(0, f"note: the last steps of {folder.name} were missing and are done now")
     except (ExperimentError, StorageError, OSError) as error:
-        notes.append(f"note: {folder.name} has not come to its end and cannot be finished here: {error}")
+        notes.append(f"note: the last steps of {folder.name} are missing and cannot be done here: {error}")
     for note in notes:
         print(note, file=sys.stderr)
     return folder

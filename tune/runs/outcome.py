@@ -57,7 +57,7 @@ def print_tested(outcome: Outcome, console: Console) -> None:
     """The result on the test split, where that was measured."""
     if test := outcome.state.tested:
         text = f"WER {objective_value(test.rates):6.2f} % (base {objective_value(test.baseline):.2f} %)"
-        console.print(f"test      {text}  on {test.rates['clips']:,.0f} clips that chose nothing")
+        console.print(f"test      {text}  on {test.rates['clips']:,.0f} held-out test clips")
 
 
 def print_no_gain(state: SearchState, console: Console) -> None:

@@ -247,8 +247,8 @@ class Plan:
             except SpaceError as error:
                 which = f"below {below:g}" if math.isfinite(below) else f"of {STEPS[-2][0]:g} or more"
                 raise SpaceError(
-                    f"{error} (auto goes by the untouched model's WER, and this is for one {which} %; write numbers "
-                    "in place of auto)"
+                    f"{error} (auto depends on the base model's WER, and this is for one {which} %; write numbers "
+                    "instead of auto)"
                 ) from error
             plans.append((below, plan))
             known.add(f"{plan.space.to_dict()} {plan.base.learning_rate}")

@@ -67,7 +67,7 @@ def resume(
         state = experiment.state
         if state.prepared is None or (kind == "training" and TRIAL not in state.records):
             raise ExperimentError(
-                f"--resume {name}: its {kind} never began a trial; remove {folder.address} and start it anew"
+                f"--resume {name}: its {kind} never started a trial; remove {folder.address} and start again"
             )
         options = state.options.changed(given)
         options = dataclasses.replace(options, guard=absolute_guards(options.guard, experiment.base.data))
@@ -88,7 +88,8 @@ def resume(
         record = state.records[TRIAL] if kind == "training" else None
         if record and record.outcome not in ("running", "failed") and not record.unsaved:
             raise ExperimentError(
-                f"--resume {name}: has {record.outcome}; tune-whisper train --from {name} trains anew with its settings"
+                f"--resume {name}: has {record.outcome}; tune-whisper train --from {name} trains again "
+                "with its settings"
             )
         options.check(resumed=True)
         plan.check_settings()

@@ -97,7 +97,7 @@ def finish_search(plan: Plan, console: Console, experiment: OpenExperiment) -> O
     set_task(console, plan.base.task)
     experiment.log.stand_still()
     with experiment, Sync(target_of(plan)) as tracking:
-        say(console, "all trials have ended; what was left is finished now")
+        say(console, "all trials have ended; the remaining steps are done now")
         finish(experiment, lambda text: say(console, text), storage_option=plan.storage.option)
         uploader = Uploader(experiment, lambda text: say(console, f"warning: {text}"))
         uploader.start()
@@ -241,7 +241,7 @@ def _display(session: Session, records: Records, trials: int, noun: str) -> Sear
     whole, same = objective_value(state.base_rates), objective_value(state.trial_base_rates)
     baseline = f"baseline {whole:.2f} %"
     if records is state.records and same != whole:
-        baseline = f"baseline {same:.2f} % as trials are measured"
+        baseline = f"baseline {same:.2f} %, measured like the trials"
     return SearchDisplay(
         session.console,
         records,
@@ -266,7 +266,7 @@ def _say_what_a_trial_is(session: Session) -> None:
     if clips := session.state.trial_clips:
         every = len(session.data.splits["validation"])
         session.say(
-            f"trials measure {clips:,} of {every:,} validation clips, always the same, finalists all "
-            f"(--set max_eval_clips={every}: trials too)"
+            f"trials are measured on {clips:,} of {every:,} validation clips, always the same ones, and finalists on "
+            f"all of them (--set max_eval_clips={every}: trials too)"
         )
     session.console.print()

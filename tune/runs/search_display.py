@@ -204,7 +204,7 @@ def _print_result(outcome: Outcome, best: Trial, console: Console) -> None:
     trials = {trial.trial_id: trial for trial in outcome.trials}
     if verdict is None:
         if outcome.state.not_compared:
-            say(console, f"no verdict {outcome.state.not_compared}; the weights of all finalists stay")
+            say(console, f"no verdict {outcome.state.not_compared}; the weights of all finalists are kept")
         _print_winner(f"best      WER {best.best_value:6.2f} %  trial {best.trial_id}", best, console)
         luck = describe_lowest(trial.best_value for trial in outcome.trials)
         if luck and not outcome.state.passed_over:
@@ -216,8 +216,8 @@ def _print_result(outcome: Outcome, best: Trial, console: Console) -> None:
         _print_winner(text, trials.get(won.trial_id, best), console)
         if len(verdict.scores) > 1:
             say(console, f"verdict   trial {verdict.describe()}")
-    where = "" if baseline == objective_value(outcome.state.base_rates) else " as trials are measured"
-    say(console, f"baseline  WER {baseline:6.2f} %  {outcome.plan.base.model} untouched{where}")
+    where = "" if baseline == objective_value(outcome.state.base_rates) else ", measured like the trials"
+    say(console, f"baseline  WER {baseline:6.2f} %  {outcome.plan.base.model} before fine-tuning{where}")
     print_tested(outcome, console)
     print_sources(outcome, console)
     print_gain(outcome, console)
@@ -231,7 +231,7 @@ def _print_result(outcome: Outcome, best: Trial, console: Console) -> None:
         )
     elif verdict is not None:
         seeds = len(verdict.score.values)
-        luck = f": the lowest of {seeds} seeds on the clips that chose it" if seeds > 1 else ""
+        luck = f": the lowest of {seeds} seeds, which is partly luck" if seeds > 1 else ""
         say(console, f"best      WER {best.best_value:6.2f} %  repeat {best.trial_id}, to be exported{luck}")
 
 

@@ -104,7 +104,7 @@ class Session:
             if joined_address(plan.address) != "local":
                 folders = shared_folders(plan.base, augments=plan.augments)
                 folders += [each.folder for each in (data, *prepared.values())]
-                with console.status("bringing features to the storage ..."):
+                with console.status("copying features to the storage ..."):
                     copies = NodeCopies.make(plan.storage, folders)
             yield cls(console, plan, resources, data, prepared, splits, copies, tracking, stack, began)
 
@@ -361,7 +361,7 @@ def check_same_data(experiment: OpenExperiment, data: PreparedData) -> None:
             what = "clips, texts, languages or weights" if now.sources else "clips or texts"
             differences.append(f"has other {split} {what} now")
     raise ExperimentError(
-        f"--resume {name}: the data {', '.join(differences)}; bring the old data back or start a new search"
+        f"--resume {name}: the data {', '.join(differences)}; restore the old data or start a new search"
     )
 
 
@@ -375,7 +375,7 @@ def check_same_guards(experiment: OpenExperiment, guards: Mapping[str, PreparedD
         ):
             raise ExperimentError(
                 f"--resume {experiment.name}: the guard {guard} has other clips or texts than when models were "
-                "measured on it; bring the old data back or start a new search"
+                "measured on it; restore the old data or start a new search"
             )
 
 

@@ -147,7 +147,7 @@ def _fit(session: Session, watch: TrainingWatch) -> Literal["completed", "failed
         signal.signal(signal.SIGINT, before)
         reader.stop()
         if reader.error is not None:
-            watch.display.event(f"what the workers said last was lost: {escape(str(reader.error))}")
+            watch.display.event(f"the last messages of the workers were lost: {escape(str(reader.error))}")
     if interrupted:
         ray.shutdown()  # else the workers would train on while the results are written
         return "interrupted"

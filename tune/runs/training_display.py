@@ -79,14 +79,16 @@ def print_training_summary(outcome: Outcome, console: Console) -> None:
         say(console, f"resume    {plan.resume_command}")
     elif record.status == "diverged":
         console.print(
-            f"[red]diverged[/] after {record.samples_seen:,} samples: the loss is no finite number; lower the "
+            f"[red]diverged[/] after {record.samples_seen:,} samples: the loss is not a finite number; lower the "
             f"learning rate: tune-whisper train --from {escape(name)} --trial {TRIAL} --set learning_rate=...",
             soft_wrap=True,
         )
     elif record.status == "failed":
         error = error_line(record.error or "").rstrip(".")
         where = short_path(plan.folder / ERROR_FILE)
-        console.print(f"[red]failed[/]: {escape(error)}; all of it is in {escape(where)}", soft_wrap=True)
+        console.print(
+            f"[red]failed[/]: {escape(error)}; the whole error is in {escape(where)}", soft_wrap=True
+        )
         say(console, f"resume    {plan.resume_command}")
     else:
         say(
@@ -100,9 +102,9 @@ def print_training_summary(outcome: Outcome, console: Console) -> None:
     if plan.base.train_on != "train":
         say(
             console,
-            "measured  on the test split, by which nothing was chosen; trained on train and validation",
+            "measured  on the held-out test split; trained on train and validation",
         )
-    say(console, f"before    WER {baseline:6.2f} %  {plan.base.model} untouched")
+    say(console, f"before    WER {baseline:6.2f} %  {plan.base.model} before fine-tuning")
     console.print(f"[bold]after     WER {record.best_value:6.2f} %  {escape(settings)}[/]", soft_wrap=True)
     print_tested(outcome, console)
     print_sources(outcome, console)

@@ -73,9 +73,7 @@ def training_settings(
         if other:  # the splits kept there are of other clips, or not what is wanted now
             settings["splits"] = None
             which = origin.name if origin else ""
-            notes.append(
-                f"note: {', '.join(other)} differs from {which}, so the splits are not those kept there"
-            )
+            notes.append(f"note: {', '.join(other)} differs from {which}, so new splits are made")
     return TrainingSettings(settings=settings, notes=notes, taken=taken)
 
 
@@ -94,7 +92,7 @@ def notes_on_taken(asked: Mapping[str, Any], origin: str, taken: TrainConfig, ba
     if own and base.learning_rate not in usual:
         rates = f"about {usual[0]:g}"
         if len(usual) > 1:
-            rates = "by its WER one of " + ", ".join(f"{rate:g}" for rate in usual)
+            rates = "depending on its WER one of " + ", ".join(f"{rate:g}" for rate in usual)
         notes.append(
             f"note: learning_rate {base.learning_rate:g} is {origin}'s; {base.model} usually takes {rates}, "
             "as --set learning_rate=null does"
@@ -113,7 +111,7 @@ def _taken(
         wanted = trial.zfill(3)
     if wanted is None:
         raise ExperimentError(
-            f"--from {origin.name}: no trial of it reached an evaluation; --trial takes one all the same"
+            f"--from {origin.name}: none of its trials reached an evaluation; to use one anyway give --trial ID"
         )
     if wanted not in trials:
         known = ", ".join(trial.trial_id for trial in trials.all())
@@ -134,13 +132,13 @@ def _on_both(origin: Experiment, run: Trial, on: str) -> tuple[dict[str, Any], l
     """
     if "test" not in origin.settings.data.clips:
         raise ExperimentError(
-            f"--on {on}: experiment {origin.name!r} has no test split, so that nothing would be left to measure; leave "
-            "--on away"
+            f"--on {on}: experiment {origin.name!r} has no test split, so nothing would be left to measure on; remove "
+            "--on"
         )
     if origin.base.streaming:
         raise ExperimentError(
             f"--on {on}: experiment {origin.name!r} streams its training split, to which validation cannot be added; "
-            "leave --on away"
+            "remove --on"
         )
     if not run.best_samples_seen:
         raise ExperimentError(f"--on {on}: {run.trial_id} of {origin.name!r} reached no evaluation")

@@ -73,7 +73,7 @@ class TrialRunner:
         if state.over is None and state.all_ended:
             log.append(TrialsOver())
         elif state.over is None and searcher is not None and searcher.exhausted and not records.running():
-            text = f"the space has no settings beyond the {len(records)} that were tried"
+            text = f"all {len(records)} different settings of the space were tried"
             log.append(TrialsOver(reason="space", text=text))
 
     def run_repeats(self, planned: FinalRoundPlanned, display: SearchDisplay) -> None:
@@ -192,12 +192,14 @@ class TrialRunner:
         except OSError as error:  # in the end Ray reads the storage once more
             if not remote:
                 raise
-            display.event(f"[yellow]the storage is away now[/]: {escape(str(error).splitlines()[0])}")
+            display.event(
+                f"[yellow]the storage cannot be reached now[/]: {escape(str(error).splitlines()[0])}"
+            )
         finally:
             signal.signal(signal.SIGINT, before)
             reader.stop()
             if reader.error is not None:
-                display.event(f"what the trials said last was lost: {escape(str(reader.error))}")
+                display.event(f"the last messages of the trials were lost: {escape(str(reader.error))}")
         if experiment.problem is not None:
             raise experiment.problem
         if reader.error is not None and not isinstance(reader.error, ray.exceptions.RayError):

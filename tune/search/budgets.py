@@ -102,7 +102,7 @@ def final_round_cost(
 
 
 def _budget(budgets: Budgets, spent: Spent, trials: Records, repeats: Records) -> End | None:
-    kept = ", but for what the finalists need" if spent.reserved_seconds else ""
+    kept = ", apart from what the finalists will need" if spent.reserved_seconds else ""
     if budgets.seconds is not None and spent.seconds + spent.reserved_seconds >= budgets.seconds:
         return End("time_budget", f"the time budget of {describe_duration(budgets.seconds)} is spent{kept}")
     if budgets.gpu_hours is None:
@@ -131,7 +131,7 @@ def _plateau(budgets: Budgets, spent: Spent, trials: Records) -> End | None:
             since = 0
     if since < wanted:
         return None
-    text = f"{wanted} trials in a row were no better than {best:.2f} % by more than {points:g} points"
+    text = f"{wanted} trials in a row did not improve on {best:.2f} % by more than {points:g} points"
     return End("plateau", text)
 
 
@@ -141,7 +141,7 @@ def _failures(runs: Records, session: int) -> End | None:
     last = sorted(ended, key=lambda record: record.ended)[-FAILURES_IN_A_ROW:]
     if len(last) < FAILURES_IN_A_ROW or any(record.status != "failed" for record in last):
         return None
-    return End("failures", f"{FAILURES_IN_A_ROW} trials failed one after the other")
+    return End("failures", f"{FAILURES_IN_A_ROW} trials in a row failed")
 
 
 def parse_duration(option: str, text: str) -> float:

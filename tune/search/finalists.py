@@ -155,7 +155,7 @@ class Verdict:
     def reason(self) -> str:
         """Why the winner won, in words that follow "trial": `001 has the lowest mean, by more than noise`."""
         if self.passed_over is not None:
-            return f"{self.winner} wins, since {self.passed_over} loses more on the guards"
+            return f"{self.winner} wins, because {self.passed_over} loses more on the guards"
         sure = ", by more than noise" if len(self.scores) > 1 and not self.tie else ""
         return f"{self.winner} has the lowest mean{sure}"
 
@@ -240,7 +240,7 @@ def describe_mean(seeds: int, interval: Interval | None) -> str:
 def describe_lowest(values: Iterable[float | None]) -> str:
     """What to add to the lowest objective of trials that were not repeated; nothing where there is only one."""
     measured = sum(value is not None for value in values)
-    return f"the lowest of {measured} trials on the clips that chose it" if measured > 1 else ""
+    return f"the lowest of {measured} trials, which is partly luck" if measured > 1 else ""
 
 
 def objective_interval(runs: Sequence[ClipErrors], noise: Noise | None = None) -> Interval | None:

@@ -40,8 +40,8 @@ class Guard:
             raise ConfigError(f"--guard {text!r}: names no data; give DATA or DATA:MAX_LOSS")
         if not 0.0 <= max_loss < 100.0:
             raise ConfigError(
-                f"--guard {text}: MAX_LOSS {number} must be from 0 to below 100 points; of data whose name ends so "
-                f"write {text}:{DEFAULT_MAX_LOSS:g}"
+                f"--guard {text}: MAX_LOSS {number} must be from 0 to below 100 points; if the name of the data "
+                f"ends like this, write {text}:{DEFAULT_MAX_LOSS:g}"
             )
         return cls(data, max_loss)
 
@@ -93,7 +93,7 @@ class GuardLoss:
             text = f"as much WER on {name}"
         if self.interval is not None:
             text += f" (95 % interval {self.interval[0]:.2f} to {self.interval[1]:.2f})"
-        return text if self.kept else f"{text}, {self.max_loss:g} is allowed"
+        return text if self.kept else f"{text}, where {self.max_loss:g} is allowed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +145,7 @@ def describe_choice(run: str, models: Mapping[str, Sequence[GuardLoss]], names: 
     if all(each.kept for each in models[run]):
         return ". ".join([*over, f"{run} keeps the {guards}: {losses_of(models[run])}"])
     if len(order) == 1:
-        return f"{run} does not keep the {guards} and is exported, as there is no other: {losses_of(models[run])}"
+        return f"{run} does not keep the {guards} and is exported, because there is no other: {losses_of(models[run])}"
     others = [name for name in order if name != run]
     more = f"{listed(others)} lose{'s' * (len(others) == 1)} more"
     return f"no model keeps the {guards}; {run} loses least and is exported: {losses_of(models[run])}; {more}"

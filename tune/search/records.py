@@ -40,14 +40,14 @@ class Stop:
     def describe(self) -> str:
         """The reason in words, for the screen and MLflow."""
         if self.reason == "diverged":
-            return f"loss or WER was no finite number at {self.samples_seen:,} samples"
+            return f"loss or WER was not a finite number at {self.samples_seen:,} samples"
         text = f"WER {self.value:.2f} % at {self.samples_seen:,} samples is above {self.cutoff:.2f} %, "
         if self.reason == "asha":
             return f"{text}the cutoff among {self.population} trials"
         if self.reason == "above_baseline":
             return f"{text}a multiple of the base model's"
         if self.reason == "rising_wer":
-            return f"{text}its WER before, and rises while the loss falls"
+            return f"{text}its WER at the rung before, and rises while the loss falls"
         raise ValueError(f"stop reason {self.reason!r} has no words")
 
 

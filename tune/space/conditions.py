@@ -83,7 +83,7 @@ def check_conditions(
                     problems.add(line, f"{name}: when: {other}{text}")
     order = in_order(ranges)
     if circle := [name for name in ranges if name not in order]:
-        text = f"the conditions of {', '.join(circle)} run in a circle; remove one"
+        text = f"the conditions of {', '.join(circle)} depend on each other in a circle; remove one"
         problems.add(lines[circle[0]][0], f"{circle[0]}: when: {text}")
     if len(problems.found) > before:
         return dict(ranges)
@@ -103,7 +103,7 @@ def check_conditions(
                     for other, values in parameter.when
                     if other not in ranges and effective(other, {}, fixed) not in values
                 ]
-                reason = ", ".join(never) or "no trial has that, or a range before it counts wherever one has"
+                reason = ", ".join(never) or "no trial has that, or an earlier range applies wherever one has"
                 where = f"{describe_when(parameter.when)}: {reason}"
                 problems.add(line, f"{name}: is never searched{where}; fix its when, or remove the range")
         if left:
@@ -116,7 +116,7 @@ def check_conditions(
 def _cannot_be(other: str, values: tuple[Any, ...], ranges: Ranges) -> str:
     """What is wrong with a condition on a searched field; empty where nothing is."""
     if other == "learning_rate":
-        return ": cannot decide what is searched; name a choice, whole numbers or a fixed setting"
+        return ": a condition cannot depend on it; name a choice, whole numbers or a fixed setting"
     for value in values:
         if other in ranges and not any(each.contains(value) for each in ranges[other]):
             return f"={show(value)}: is none of its searched values ({ranges[other][0].describe()})"

@@ -200,7 +200,7 @@ def _when(name: str, node: yaml.Node, problems: Problems) -> When:
             problems.add(key_node, f"{name}: when: {key}: {unknown_field_message(key)}")
         elif key in SET_BY_SEARCH:
             problems.add(
-                key_node, f"{name}: when: {key}: is set by the search, so that nothing can depend on it"
+                key_node, f"{name}: when: {key}: is set by the search, so no condition can depend on it"
             )
         else:
             nodes = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]

@@ -178,7 +178,7 @@ class SpaceReader:
             ranges = value.value if isinstance(value, yaml.SequenceNode) else [value]
             if section == "fixed" and any(isinstance(each, yaml.MappingNode) for each in ranges):
                 self.problems.add(
-                    value, f"fixed: {key}: must be a plain value; a searched range stands outside of fixed"
+                    value, f"fixed: {key}: must be a plain value; write a searched range outside of fixed"
                 )
             else:
                 self._entry(key, key_node, value)
@@ -303,7 +303,7 @@ class SpaceReader:
                 point in steps and point.get("warmup_steps", 0) is not None for point in where("warmup_ratio")
             )
         ):
-            yield "warmup_ratio", "warmup_steps goes before it; remove one, or fix warmup_ratio"
+            yield "warmup_ratio", "warmup_steps overrides it; remove one, or fix warmup_ratio"
         for name, (switch, values) in _ONLY_WITH.items():
             able = [value for point in where(name) for value in possible_values(switch, point, ranges, fixed)]
             needed, idle = " or ".join(values), [value for value in able if value not in values]
@@ -319,7 +319,7 @@ class SpaceReader:
                 on = "true" if switch == "spec_augment" else "a share of the clips"
                 yield name, f"{switch} is {off}; set it to {on}, or fix {name}"
             elif name.startswith("augment") and where(name) and fixed.get("augment_strength") == 0:
-                yield name, "augment_strength is 0; set it to a number above 0, or leave the augmentation out"
+                yield name, "augment_strength is 0; set it to a number above 0, or remove the augmentation"
 
 
 def _settings(section: str, settings: _Settings, node: yaml.Node, problems: Problems) -> _Settings:

@@ -294,7 +294,7 @@ def load_space(name_or_path: str, overrides: Mapping[str, Any] | None = None) ->
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise SpaceError(f"{path}: cannot be read: {reason}") from error
     return parse_space(text, path, overrides)
 

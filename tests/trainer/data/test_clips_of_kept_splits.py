@@ -69,7 +69,7 @@ def test_equal_names_and_texts_in_folders_of_splits_are_other_clips(tmp_path: Pa
 
 def test_a_file_that_keeps_no_splits(tmp_path: Path) -> None:
     def refused(path: Path | str, why: str) -> None:
-        with pytest.raises(DataError, match=rf"is no file with splits \({why}"):
+        with pytest.raises(DataError, match=rf"is not a file with splits \({why}"):
             read_kept_splits(str(path))
 
     for path in ("", "/nowhere/splits.parquet", tmp_path):

@@ -73,7 +73,9 @@ def test_disk_full(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(DataError, match=r"do not fit \(No space left on device\); free some space") as caught:
+    with pytest.raises(
+        DataError, match=r"no room for the features \(No space left on device\); free some space"
+    ) as caught:
         prepare(config)
     assert "\n" not in str(caught.value)
     assert [name[-11:] for name in caches(config)] == [".unfinished"]

@@ -137,10 +137,10 @@ def test_separators(tmp_path: Path, text: str, header: str, rows: list[str]) -> 
         ("x.tsv", '"audio"\t"text"\na.wav\t"one\nb.wav\ttwo\n', "line 2: a field begins with a quote"),
         ("x.jsonl", '{"audio": "a.wav", "text": "a"}\n{"audio": ', "line 2: not valid JSON"),
         ("x.jsonl", '{"audio": "a.wav", "text": "a"}\n' + "[" * 100_000, "line 2: not a row"),
-        ("x.json", "[" * 100_000, "not a table: lists in lists"),
+        ("x.json", "[" * 100_000, "not a table: lists are nested"),
         ("x.jsonl", "[1]", "row 1: must be an object"),
         ("x.parquet", "PAR?", "not a Parquet file"),
-        ("x.txt", "a", "no kind of manifest"),
+        ("x.txt", "a", "not a supported kind of table"),
         ("x.csv", "audio,text\n", "the train split is empty"),
         ("x.csv", "audio,text\na.wav,one\n", "one training clip and no other split"),
         (
@@ -170,7 +170,7 @@ def test_parquet_with_one_name_twice(tmp_path: Path) -> None:
 
 def test_places_that_cannot_be() -> None:
     for data, words in (
-        ("~nobody_of_this_name/data", "nobody here"),
+        ("~nobody_of_this_name/data", "there is no such user"),
         ("x" * 300, "cannot be read: File name"),
     ):
         with pytest.raises(DataError, match=f"data='{data}': {words}"):

@@ -53,8 +53,8 @@ def test_validation_is_made_from_train(folder: Path) -> None:
     assert table.notes == [
         "no validation split in the data: 4 of the 12 training clips (33%) were set apart as one "
         "(data_seed=0)",
-        "no test split in the data, and too few training clips to make one (12; it takes 20, and 10 must be "
-        "left to train on): there is none, and the model card will have no test WER",
+        "no test split in the data, and too few training clips to make one (12; it takes 20, and 10 must "
+        "remain for training): there will be no test WER",
         TOLD,
     ]
     learned, judged = (

@@ -119,7 +119,7 @@ def test_audio_that_is_cut_off_and_channels_that_cancel_each_other(
     assert data.drop_counts() == {"incomplete_audio": 1}
     assert re.fullmatch(r"cut off or damaged: announces 1\.5\d s, holds 0\.\d\d s", data.drops[0].detail)
     assert "dropped 1 of 10 clips: 1 audio that is cut off or damaged" in data.notes
-    note = "1 clip has channels that cancel each other (opposite phase): one channel stands for all"
+    note = "1 clip has channels that cancel each other (opposite phase): one channel is used, not the mean"
     assert note in data.notes
     cached = prepare(config.replace(data=str(tmp_path / "odd.csv"), row_filter=None))
     assert note in cached.notes
@@ -153,7 +153,7 @@ def test_a_split_of_which_no_clip_can_be_used(config: TrainConfig, tmp_path: Pat
     with pytest.raises(DataError) as caught:
         prepare(config.replace(data=str(path), max_dropped_share=0.1))
     message = str(caught.value)
-    told = "3 text longer than the model writes (the first is clips/clip_02.flac: 66 tokens"
+    told = "3 text longer than the model can write (the first is clips/clip_02.flac: 66 tokens"
     assert f"no clip of the validation split can be used: {told}" in message
     assert "name another split with validation_split" in message
     assert "max_dropped_share" not in message

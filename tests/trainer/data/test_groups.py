@@ -107,7 +107,7 @@ def test_few_speakers_are_mixed_unless_asked_for(tmp_path: Path) -> None:
     path = write_manifest(tmp_path / "x.csv", rows(400, speakers=4))
     table = load(path)
     assert shared(table, speaker)
-    assert any("speakers (client_id) are in several, since 4 speakers" in note for note in table.notes)
+    assert any("speakers (client_id) are in several, because 4 speakers" in note for note in table.notes)
     whole = load(path, split_by="speaker")
     assert not shared(whole, speaker)
     assert sizes(whole) == {"train": 200, "validation": 100, "test": 100}
@@ -119,7 +119,7 @@ def test_commands_are_in_all_splits(tmp_path: Path) -> None:
     assert sizes(table) == {"train": 800, "validation": 100, "test": 100}
     for texts in parts(table, lambda clip: clip.text).values():
         assert len(texts) == 10
-    assert any("the 10 texts are too few for that" in note for note in table.notes)
+    assert any("10 different texts are too few for that" in note for note in table.notes)
     by_speaker = load(write_manifest(tmp_path / "y.csv", rows(1000, texts=10, speakers=50)))
     assert not shared(by_speaker, speaker)
     assert len(parts(by_speaker, lambda clip: clip.text)["validation"]) == 10

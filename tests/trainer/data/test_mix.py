@@ -150,7 +150,7 @@ MISTAKES = {
     "other key": ("data: x\nsources: {a: {data: demo}}", ":1: data: unknown key; a data file has sources"),
     "no data": ("sources:\n  a: {weight: 2}", ":2: a: data is missing"),
     "not settings": ("sources:\n  a: recordings/", ":2: a: must be a mapping of settings"),
-    "name": ("sources:\n  a b: {data: demo}", ":2: 'a b': is no name of a source"),
+    "name": ("sources:\n  a b: {data: demo}", ":2: 'a b': is not a valid name"),
     "unknown": (
         "sources:\n  a:\n    data: demo\n    split: x",
         ":4: a: unknown setting 'split'; did you mean train_split?",

@@ -308,7 +308,7 @@ REFUSED = {
     ),
     "18 numbers": (
         Case({"x.jsonl": lines({"audio": "a.wav", "text": 1}, {"audio": "b.wav", "text": None})}),
-        r"no text column in .*x\.jsonl: text holds no text but numbers",
+        r"no text column in .*x\.jsonl: text holds numbers, not text",
     ),
     "06 a table without a header": (
         Case({"x.csv": f"a.wav|{'long ' * 99}\nb.wav|two\n"}),

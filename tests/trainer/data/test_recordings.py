@@ -129,7 +129,7 @@ def test_times_that_cannot_be_are_told_with_their_line(tmp_path: Path) -> None:
     assert "talk.srt, line 14: begins at" in overlaps
     assert f"ends at {cues[5][1] + 1.5:.2f} s, after the end of the recording" in late
     with pytest.raises(
-        DataError, match=r"4 of 12 clips .* with times that cannot be \(the first is talk\.wav \["
+        DataError, match=r"4 of 12 clips .* with impossible times \(the first is talk\.wav \["
     ):
         prepare(config.replace(max_dropped_share=0.1))
 
@@ -234,7 +234,7 @@ def test_files_of_subtitles(tmp_path: Path) -> None:
     assert read_cues(path) == [(1.0, 2.5, "Hello you", 11), (3602.0, 3603.0, "bye", 18)]
     for content, words in (
         ("1\n00:00:01,000 -> 00:00:02,000\nhello", "has no cue with a text"),
-        ("1\n00:00:61,000 --> 00:00:02,000\nhello", r"line 2: '00:00:61,000 --> .*' are no times"),
+        ("1\n00:00:61,000 --> 00:00:02,000\nhello", r"line 2: '00:00:61,000 --> .*' are not times"),
     ):
         path.write_text(content)
         with pytest.raises(DataError, match=words):

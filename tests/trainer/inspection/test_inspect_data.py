@@ -148,4 +148,4 @@ def test_data_in_another_language_than_named_is_told(tmp_path: Path) -> None:
     rows = [f'"Это предложение номер {number}, и оно длинное"' for number in range(30)]
     inspection = inspect_data(TrainConfig(data=str(clips_with(tmp_path, "text", rows))), with_model=False)
     (finding,) = [one for one in inspection.findings if one.kind == "language_setting"]
-    assert finding.title == "most texts look Russian, and are taken for English"
+    assert finding.title == "most texts look Russian, but are treated as English"

@@ -82,7 +82,7 @@ def test_a_damaged_shard_is_no_cut_connection(
     told = (
         r"-00003-of-00004\.tar is cut off: .*; write it again"
         if kind == "tar"
-        else r"cannot be read: .*thrift.*; look at"
+        else r"cannot be read: .*thrift.*; check"
     )
     with pytest.raises(DataError, match=told) as error:
         names(load_clips(streaming(small_config, folder, data=server.uri(f"damaged-{kind}"))).stream)

@@ -88,9 +88,9 @@ def test_rows_of_no_use_do_not_come(small_config: TrainConfig, tmp_path: Path) -
         ({"audio_window": None}, "audio_window is auto; set it to seconds"),
         ({"max_samples": None}, "give max_steps, max_samples or max_hours"),
         ({"max_hours": 1.0}, "max_samples=32 and max_hours=1: only one budget"),
-        ({"splits": "splits.parquet"}, "splits='splits.parquet': does not go with streaming"),
+        ({"splits": "splits.parquet"}, "splits='splits.parquet': cannot be combined with streaming"),
         ({"data": "demo"}, "data='demo': cannot be streamed"),
-        ({"language_column": "language"}, "language_column='language': does not go with streaming"),
+        ({"language_column": "language"}, "language_column='language': cannot be combined with streaming"),
     ],
 )
 def test_settings_that_do_not_go_together(
@@ -103,7 +103,7 @@ def test_settings_that_do_not_go_together(
 
 
 def test_hours_need_a_stream() -> None:
-    with pytest.raises(ConfigError, match="max_hours: is a budget of streaming"):
+    with pytest.raises(ConfigError, match="max_hours: works only with streaming"):
         TrainConfig(max_hours=2.0)
 
 

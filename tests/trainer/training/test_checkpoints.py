@@ -69,7 +69,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_damage_is_told_in_one_line(checkpoint: Path, short: TrainConfig, damage: str) -> None:
     do, expected = DAMAGES[damage]
     do(checkpoint)
-    with pytest.raises(CheckpointError, match=f"checkpoint {checkpoint}: {expected}[^\n]*; no training"):
+    with pytest.raises(
+        CheckpointError, match=f"checkpoint {checkpoint}: {expected}[^\n]*; training cannot go on"
+    ):
         train(short, resume_from=checkpoint)
 
 
@@ -81,7 +83,7 @@ def test_large_files_are_checked_at_both_ends(tmp_path: Path) -> None:
     assert problem_of(tmp_path) is None
     for at in (5, 65 * 2**20 - 5):
         flip(large, at)
-        assert "check sum" in (problem_of(tmp_path) or "")
+        assert "checksum" in (problem_of(tmp_path) or "")
         flip(large, at)
     assert problem_of(tmp_path) is None
 

@@ -61,7 +61,7 @@ def test_a_model_that_is_ruined_before_is_named(small_config: TrainConfig, tmp_p
     torch.nn.init.constant_(model.model.decoder.layer_norm.weight, float("nan"))
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
-    with pytest.raises(DivergedError, match=f"model='{tmp_path}': its loss .* no finite number"):
+    with pytest.raises(DivergedError, match=f"model='{tmp_path}': its loss .* not a finite number"):
         evaluate(small_config.replace(model=str(tmp_path)))
 
 

@@ -93,12 +93,16 @@ def written(*tokens: int, wer: float) -> Written:
     ("whole", "short", "told"),
     [
         (written(10, 10, wer=50), written(12, 12, wer=50), None),
-        (written(10, 10, wer=50), written(12, 13, wer=50), "it writes 25 tokens in place of 20"),
-        (written(1, 19, wer=50), written(1, 20, wer=50), "1 transcripts do not end, 0 in the whole one"),
+        (written(10, 10, wer=50), written(12, 13, wer=50), "it writes 25 tokens instead of 20"),
+        (
+            written(1, 19, wer=50),
+            written(1, 20, wer=50),
+            "1 transcripts do not end, but 0 in the whole window",
+        ),
         (written(10, 10, wer=50), written(10, 10, wer=52.5), None),
         (written(10, 10, wer=5), written(10, 10, wer=6), None),
-        (written(10, 10, wer=50), written(10, 10, wer=52.6), "its WER is 52.60 % in place of 50.00 %"),
-        (written(10, 10, wer=5), written(10, 10, wer=6.1), "its WER is 6.10 % in place of 5.00 %"),
+        (written(10, 10, wer=50), written(10, 10, wer=52.6), "its WER is 52.60 % instead of 50.00 %"),
+        (written(10, 10, wer=5), written(10, 10, wer=6.1), "its WER is 6.10 % instead of 5.00 %"),
         (written(10, 10, wer=90), written(10, 10, wer=140), None),
     ],
 )

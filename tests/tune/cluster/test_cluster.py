@@ -76,11 +76,11 @@ def test_asking_for_too_much(asked: dict[str, Any], nodes: list[dict[str, float]
 @pytest.mark.parametrize(
     ("address", "told"),
     [
-        ("http://me:hush@head:8265", "http://me:***@head:8265: a search runs on a node of the cluster"),
-        ("ray://head:10001/?token=hush", "from elsewhere tune-whisper submit --address http://HOST:8265"),
+        ("http://me:hush@head:8265", "http://me:***@head:8265: start a search on a node of the cluster"),
+        ("ray://head:10001/?token=hush", "from elsewhere use tune-whisper submit --address http://HOST:8265"),
         ("head", "must be HOST:PORT"),
         ("127.0.0.1:9", "no Ray cluster answers"),
-        (None, "is a web server, as Ray's dashboard is; a search joins HOST:6379"),
+        (None, "is a web server, probably Ray's dashboard; give HOST:6379"),
     ],
 )
 def test_addresses_that_a_search_cannot_join(
@@ -104,7 +104,7 @@ NO_FOLDER = "Ray cannot be started with its files in .*/ray: .* set RAY_TMPDIR t
         (
             "RAY_ADDRESS",
             "http://head:8265",
-            "RAY_ADDRESS=.*: a search runs on a node .* or unset RAY_ADDRESS",
+            "RAY_ADDRESS=.*: start a search on a node .* or unset RAY_ADDRESS",
         ),
         ("RAY_TMPDIR", "{}/" + 60 * "a", NO_FOLDER),
         ("TMPDIR", "{}/" + 60 * "a", NO_FOLDER),

@@ -139,4 +139,4 @@ def test_places_of_output_are_checked_before_the_work(
     ],
 )
 def test_options_without_effect_are_refused(words: str, needed: str, refused: Callable[..., str]) -> None:
-    assert f": goes with {needed}" in refused(*words.split())
+    assert f": needs {needed}" in refused(*words.split())

@@ -179,7 +179,7 @@ def test_an_experiment_stands_for_its_winner_on_its_own_data(
 MISTAKES = {
     "no such model": (["nothing"], ["'nothing'", "no folder", "no experiment"]),
     "no weights": (["hollow", "--data", "demo"], ["hollow", "no weights", "model.safetensors"]),
-    "another format": (["converted", "--data", "demo"], ["converted", "model.bin is of another format"]),
+    "another format": (["converted", "--data", "demo"], ["converted", "model.bin is in another format"]),
     "no data": (["demo"], ["--data", "demo does not say"]),
     "no such split": (["demo", "--data", "demo", "--split", "tets"], ["'tets'", "train, validation"]),
     "no such column": (["demo", "--data", "demo", "--by", "acent"], ["--by acent", "speaker", "mean accent"]),

@@ -140,7 +140,7 @@ def test_a_damaged_folder_is_shown_as_such(
     (row,) = [line for line in printed.splitlines() if line.startswith("hurt ")]
     assert row.split() == ["hurt", "damaged"]
     (reason,) = [line for line in printed.splitlines() if line.startswith("warning: hurt: ")]
-    assert re.search(r"experiment\.yaml|hurt/events\.jsonl: line [15]|a file of it", reason)
+    assert re.search(r"experiment\.yaml|hurt/events\.jsonl: line [15]|one of its files", reason)
     assert re.search(r"^whole +finished", printed, re.MULTILINE)
 
 
@@ -192,7 +192,8 @@ def test_an_empty_storage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["list", "--storage", str(place)]) == 0
     printed = capsys.readouterr().out
     assert printed == (
-        f"no experiments in {place}; tune-whisper --space lr_batch begins one, --storage names another place\n"
+        f"no experiments in {place}; start one with tune-whisper --space lr_batch, or give another folder by "
+        "--storage\n"
     )
     assert main(["list", "--storage", str(place), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []

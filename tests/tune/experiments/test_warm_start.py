@@ -91,7 +91,7 @@ def test_what_was_searched_there_only_is_left_out_of_the_settings(tmp_path: Path
     found = warm_start(finished(tmp_path), [space_of(tmp_path, RATE)], ours(train_batch_size=16))
     assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-3}, {"learning_rate": 1e-4}]
     assert found.notes[1:] == [
-        "warm start: train_batch_size was searched there and is 16 here; what was found is used"
+        "warm start: train_batch_size was searched there and is 16 here; the results are used anyway"
     ]
 
 
@@ -142,7 +142,7 @@ def test_on_other_data_the_base_model_is_the_measure(tmp_path: Path) -> None:
     found = warm_start(storage, [space_of(tmp_path, RATE + BATCH)], ours(language="de", model="tiny"))
     assert (
         found.notes[-1]
-        == "warm start: model, language differ, so WERs are taken relative to the base model's"
+        == "warm start: model, language differ, so WERs are compared relative to the base model's"
     )
     first, second = found.adapted(baseline=30.0, budget=1800)
     assert first.evaluations == [(600, 20.0), (1200, 10.0), (1800, 10.5)]
@@ -167,10 +167,14 @@ def test_a_budget_in_steps_is_one_in_samples_for_each_batch(tmp_path: Path) -> N
         (
             RATE.replace("1e-2", "5e-5"),
             THREE,
-            r"none of its 3 trials fits the space; learning_rate is outside in 2",
+            r"none of its 3 trials fits the space; learning_rate is outside the space in 2",
         ),
         (RATE, THREE[2:], r"none of its 1 trials fits the space"),
-        ("weight_decay: {type: float, low: 0.1, high: 0.2}\n", THREE, r".*; weight_decay is outside in 2"),
+        (
+            "weight_decay: {type: float, low: 0.1, high: 0.2}\n",
+            THREE,
+            r".*; weight_decay is outside the space in 2",
+        ),
     ],
 )
 def test_nothing_that_fits_is_an_error(

@@ -289,7 +289,7 @@ def test_formats_are_added_to_an_exported_folder_once(
     assert "has a folder ctranslate2 already" in capsys.readouterr().err
     gone = ["export", "--from-model", str(folder), "--data", str(tmp_path / "gone.csv"), "--format", "ggml"]
     assert main(gone) == 0
-    assert "converted models are not checked, for their data is not there" in capsys.readouterr().out
+    assert "converted models are not checked, because their data cannot be read" in capsys.readouterr().out
     assert "Not checked" in (folder / "ggml" / "README.md").read_text()
     told = json.loads((folder / "evaluation.json").read_text())["formats"]
     assert set(told) == {"ctranslate2", "ggml"}
@@ -320,7 +320,7 @@ def test_a_format_that_fails_costs_nothing_else(
     monkeypatch.setattr("trainer.conversion.check.transcribe", broken)
     assert main([*words, "--output", str(tmp_path / "unchecked")]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    told = "error: ctranslate2: not made, for they could not be checked: RuntimeError: the runtime"
+    told = "error: ctranslate2: not written, because they could not be checked: RuntimeError: the runtime"
     assert line.startswith(told)
     assert (tmp_path / "unchecked" / "model.safetensors").is_file()
 

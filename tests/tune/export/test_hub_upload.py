@@ -135,7 +135,7 @@ def test_private_stays_private(hub: Hub, push: Push) -> None:
     assert hub.private == {"models/team/secret"}
     hub.create("models/team/open", private=False)
     line = refusal(push("my-model", "team/open", "--private"))
-    assert line.startswith("error: hub model team/open: is there already and public; make it private")
+    assert line.startswith("error: hub model team/open: exists already and is public; make it private")
     assert len(hub.commits) == 2
 
 
@@ -183,7 +183,7 @@ def test_the_hub_fails_in_the_middle(hub: Hub, push: Push, where: str, error: Ex
     hub.fault = fault
     line = refusal(push("my-model", "me/x", "--private"))
     assert told in line
-    assert line.endswith("push again with: tune-whisper push my-model me/x --private")
+    assert line.endswith("continue with: tune-whisper push my-model me/x --private")
     assert not hub.commits
     hub.fault = lambda request: None
     assert push("my-model", "me/x", "--private") == (0, "")

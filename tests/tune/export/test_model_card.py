@@ -165,7 +165,7 @@ def test_other_runtimes_are_told_of() -> None:
     assert f'pipeline("automatic-speech-recognition", "{PLACE}")' in text
     for name in ("ctranslate2", "ggml"):
         convert = f"tune-whisper export --from-model {PLACE} --output whisper-{name} --format {name}"
-        assert f"after `{convert}`" in text
+        assert f"convert the model with `{convert}`" in text
         assert export_parser().parse_args(convert.split()[2:]).format == [name]
     text = section(card(formats=("ctranslate2", "ggml")), "How to use")
     assert "tune-whisper export" not in text
@@ -190,10 +190,10 @@ ALWAYS = (
     "| validation | 300 | base model | 61.25 | 20.00 | 70.00 |",
     "| test | 300 | this model | 24.13 | 6.50 | 31.00 |",
     "normaliser `auto-be`: Belarusian",
-    "On the test split 37.13 points of WER below the base model, 61 % fewer errors.",
+    "On the test split the WER is 37.13 points below that of the base model: 61 % fewer errors.",
     "Trained without timestamps",
     "Trained on Belarusian only",
-    "the test clips chose nothing",
+    "the test clips were held out",
     "The test split has only 300 clips",
     "`google/fleurs`, configuration `be_by`",
     "2,400 train, 300 validation, 900 test",
@@ -226,10 +226,10 @@ def test_what_every_card_says() -> None:
         ({"config": CONFIG.replace(lowercase=True)}, "the model learnt to write lower-cased"),
         ({"config": CONFIG.replace(row_filter="gender=female")}, "only rows with `gender=female`"),
         (ALONE, "the training `fleurs-be`."),
-        (ALONE, "Given to one training, without a search;"),
-        ({}, "Of all clips together, in percent."),
-        ({"config": CONFIG.replace(objective="worst_source")}, "Of the worst source, in percent."),
-        (FINALISTS, "With 2 seeds its settings have a validation WER of 24.30 ± 0.28 %."),
+        (ALONE, "Settings of a single training, without a search;"),
+        ({}, "Over all clips together, in percent."),
+        ({"config": CONFIG.replace(objective="worst_source")}, "Over the worst source, in percent."),
+        (FINALISTS, "Its settings have a validation WER of 24.30 ± 0.28 % (mean of 2 seeds)."),
     ],
 )
 def test_what_the_card_says(made_of: dict[str, Any], said: str) -> None:
@@ -238,7 +238,7 @@ def test_what_the_card_says(made_of: dict[str, Any], said: str) -> None:
 
 def test_what_is_not_known_is_not_said() -> None:
     assert "95 %" not in card() and "weight_decay" not in card()
-    assert "may be chance" not in card(rates={"test": MANY})
+    assert "may be due to chance" not in card(rates={"test": MANY})
     assert "without timestamps" not in card(config=CONFIG.replace(timestamp_share=0.2))
 
 

@@ -125,4 +125,4 @@ def test_a_search_warns_of_what_shows_without_listening(faulty: Planter, tmp_pat
     assert misfits.startswith("WARNING: text too long or too short for its audio: ")
     assert re.match(r"WARNING: odd characters in the texts of [456] clips, such as clips/", odd)
     words = f"tune-whisper inspect --data {faulty.folder} --model demo --language en"
-    assert command == f"the clips are shown by {words}"
+    assert command == f"to see the clips: {words}"

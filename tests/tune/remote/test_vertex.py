@@ -137,7 +137,7 @@ def test_scaling_one_of_several_pools(run: Run, vertex: Vertex) -> None:
     vertex.put("two", other)
     for workers in (["3"], ["0", "2"]):
         err = refused(run, "cluster", "scale", "two", "--yes", "--workers", *workers)
-        assert f"a number from 1 on for each worker pool; there are 2 {T4}, 1 n1-standard-32" in err
+        assert f"a number of at least 1 for each worker pool; there are 2 {T4}, 1 n1-standard-32" in err
     assert run("cluster", "scale", "vertex_ray://two", "--yes", "--workers", "2", "3")[0] == 0
     assert vertex.machines("two") == [1, 2, 3]
 
@@ -147,7 +147,7 @@ def test_scaling_asks_says_what_changes_and_waits(
     run: Run, vertex: Vertex, monkeypatch: pytest.MonkeyPatch, answer: str, expected: list[int]
 ) -> None:
     words = ("cluster", "scale", "lab", "--workers", "3")
-    assert "nobody can be asked here; nothing was done" in refused(run, *words)
+    assert "cannot ask for confirmation without a terminal; nothing was done" in refused(run, *words)
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "r") as terminal:
         monkeypatch.setattr(sys, "stdin", terminal)
@@ -173,14 +173,14 @@ def test_creating_and_deleting(run: Run, vertex: Vertex) -> None:
     images = created.resource_runtime_spec.ray_spec.resource_pool_images
     assert images["head-node"] == OURS and "ray-gpu.2-47.py311" in images["worker-pool1"]
     assert "persistentResources/whisper-search: exists" in refused(run, "cluster", "create", FILE, "--yes")
-    assert "nobody can be asked here" in refused(run, "cluster", "delete", "whisper-search")
+    assert "cannot ask for confirmation" in refused(run, "cluster", "delete", "whisper-search")
     assert run("cluster", "delete", "whisper-search", "--yes")[0] == 0
     assert list(vertex.clusters) == ["lab"]
 
 
 WHOLE = "cluster_name: x\nhead_node_type: {}\nworker_node_types:\n"
 FILES = {
-    "- a\n": "cluster_name: is missing; docs/vertex_cluster.yaml is a whole file",
+    "- a\n": "cluster_name: is missing; docs/vertex_cluster.yaml is a complete example",
     "cluster_name: x\nhead_node_type: {machine_type: n1-standard-8}\n": "worker_node_types: is missing",
     f"{WHOLE}  - accelerator_type: nvidia-l4\n    accelerator_count: 1\n": "'nvidia-l4': the SDK knows no",
 }

@@ -83,7 +83,7 @@ def test_winner_against_the_others(tmp_path: Path, capsys: pytest.CaptureFixture
         *(
             "stopped early",
             "WER 50.50 % at 384 samples is above 49.50 %, the cutoff among 3 trials",
-            "loss or WER was no finite number at 384 samples",
+            "loss or WER was not a finite number at 384 samples",
         ),
         *("RuntimeError: CUDA out of memory", "No clip was left out."),
     ):
@@ -263,7 +263,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (["mdae"], ["no experiment 'mdae'", "there is", "made"]),
         (["made", "--output", "."], ["--output", "is a folder", "report.html"]),
-        (["half"], ["'half'", "its search never began a trial"]),
+        (["half"], ["'half'", "its search has not started a trial"]),
         (["space"], ["space/events.jsonl", "its space cannot be used: try_first"]),
     ],
 )

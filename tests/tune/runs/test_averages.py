@@ -76,9 +76,9 @@ def final_round(folder: Path, **asked: Any) -> Search:
 @pytest.mark.parametrize(
     ("wer", "exported", "told"),
     [
-        (24.0, "001-a1", "WER 24.00 %, no higher than theirs (31.00 %)"),
-        (31.0, "001-a1", "WER 31.00 %, no higher than theirs (31.00 %)"),
-        (31.1, "001-r2", "WER 31.10 %, left out for 001-r2 with 31.00 %"),
+        (24.0, "001-a1", "WER 24.00 %, no higher than that of the best of them (31.00 %)"),
+        (31.0, "001-a1", "WER 31.00 %, no higher than that of the best of them (31.00 %)"),
+        (31.1, "001-r2", "WER 31.10 %; 001-r2 with 31.00 % is exported instead"),
     ],
 )
 def test_it_is_exported_where_it_is_no_worse_than_the_best_repeat(

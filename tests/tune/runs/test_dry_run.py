@@ -44,7 +44,11 @@ def test_batches_under_conditions_are_those_that_a_trial_can_have(tmp_path: Path
     ("clips", "words", "told"),
     [
         (4, 10, "4 validation clips: too few to show any difference"),
-        (22, 5, "22 validation clips: differences under 6 points are noise; about 800 clips tell 1 point"),
+        (
+            22,
+            5,
+            "22 validation clips: differences under 6 points are noise; about 800 clips would show 1 point",
+        ),
         (500, 10, "500 validation clips: differences under 0.9 points are noise"),
     ],
 )
@@ -83,12 +87,12 @@ NOT_READY: dict[str, tuple[str, dict[str, str], str]] = {
     "address of jobs": (
         "",
         {"RAY_ADDRESS": "http://head:8265"},
-        "RAY_ADDRESS=http://head:8265: a search runs on a node",
+        "RAY_ADDRESS=http://head:8265: start a search on a node",
     ),
     "long folder": (
         "",
         {"TMPDIR": "/tmp/" + 80 * "x"},
-        "sockets' paths are too long for Unix; set RAY_TMPDIR",
+        "paths of its sockets would be too long; set RAY_TMPDIR",
     ),
 }
 """A table of clips, variables, and what the line must say."""

@@ -132,7 +132,7 @@ def test_a_finalist_without_a_completed_repeat_is_not_beaten(tmp_path: Path) -> 
     search.train_all(t001_r1=None, t002_r1=12.4)
     found = search.end()
     assert found["finalists"] is None
-    assert found["not_compared"] == "trial 001 has no repeat that came to its end"
+    assert found["not_compared"] == "trial 001 has no repeat that was completed"
     assert found["best"]["run"] == "001"
     assert search.weights() == {"001", "002", "002-r1"}
 

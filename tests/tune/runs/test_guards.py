@@ -131,7 +131,7 @@ def test_killed_in_the_middle_nothing_is_measured_twice_and_new_guards_are_judge
     found = search.end()
     assert found["best"]["run"] == "002-r1"
     assert not found["guards"]["kept"]
-    assert "002-r1 does not keep the guards and is exported, as there is no other" in more.told[0]
+    assert "002-r1 does not keep the guards and is exported, because there is no other" in more.told[0]
 
 
 @pytest.mark.usefixtures("_without_pages")
@@ -140,7 +140,7 @@ def test_what_cannot_be_measured_keeps_no_guard(tmp_path: Path) -> None:
     Averager(search, 50.0).average()
     guards = Measurer({"001-r2": ModelError("it is broken"), "002-r1": 9})
     guards.judge(search)
-    assert "warning: 001-r2 is not measured on the guard /data/english.csv: it is broken" in guards.told
+    assert "warning: 001-r2 could not be measured on the guard /data/english.csv: it is broken" in guards.told
     assert search.end()["best"]["run"] == "002-r1"
 
 
@@ -196,7 +196,7 @@ def test_guards_as_words(data: str, most: float) -> None:
         ("", "--guard '': names no data; give DATA or DATA:MAX_LOSS"),
         (":2", "--guard ':2': names no data"),
         ("x.csv:-1", "--guard x.csv:-1: MAX_LOSS -1 must be from 0 to below 100 points"),
-        ("speech:2024", "of data whose name ends so write speech:2024:1"),
+        ("speech:2024", "if the name of the data ends like this, write speech:2024:1"),
         ("x.csv:nan", "MAX_LOSS nan must be from 0"),
         ("nowhere.csv:2", "--guard nowhere.csv: no such file or folder; give demo, a hub data set"),
         ("demo", "--guard demo: is the data that is trained on; give data that is not"),

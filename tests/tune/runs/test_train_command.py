@@ -60,7 +60,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "train_on by set": (["--set", "train_on=train+validation"], ["--set train_on", "--from and --on"]),
     "on without test": (
         ["--from", "earlier", "--on", "train+validation"],
-        ["--on train+validation", "no test split", "leave --on away"],
+        ["--on train+validation", "no test split", "remove --on"],
     ),
     "shared gpu": (["--gpus-per-worker", "0.5", "--workers", "2"], ["--gpus-per-worker 0.5", "--workers 1"]),
     "name taken": (["--name", "earlier"], ["--name earlier", "exists", "--resume earlier"]),

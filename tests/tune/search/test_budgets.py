@@ -96,7 +96,7 @@ def test_a_plateau(wers: list[float | None], points: float, ends: bool) -> None:
     assert (end is not None) == ends
     if end:
         assert end.reason == "plateau"
-        assert end.text == f"3 trials in a row were no better than 40.00 % by more than {points:g} points"
+        assert end.text == f"3 trials in a row did not improve on 40.00 % by more than {points:g} points"
 
 
 def test_failures_in_a_row() -> None:
@@ -107,7 +107,7 @@ def test_failures_in_a_row() -> None:
     search.trial(None, "failed")
     end = search.end
     assert end is not None
-    assert (end.reason, end.text) == ("failures", "3 trials failed one after the other")
+    assert (end.reason, end.text) == ("failures", "3 trials in a row failed")
 
 
 def test_failures_of_the_session_before_may_have_been_mended() -> None:
@@ -149,7 +149,7 @@ def test_what_the_finalists_need_is_kept() -> None:
     late.reserve(4, 2, 1.0)
     end = late.end
     assert end is not None
-    assert end.text == "the time budget of 4h is spent, but for what the finalists need"
+    assert end.text == "the time budget of 4h is spent, apart from what the finalists will need"
     hours = Search(gpus=2.0, gpu_hours=9.9)
     hours.trial(30.0, hours=1.0)
     assert hours.reason is None

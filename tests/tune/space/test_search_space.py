@@ -93,7 +93,7 @@ def test_a_path_goes_before_a_packaged_name(tmp_path: Path, monkeypatch: pytest.
 
 def test_files_that_are_not_text(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_bytes(b"\xff\xfe\x00\xd8")
-    with pytest.raises(SpaceError, match="cannot be read: not text in UTF-8"):
+    with pytest.raises(SpaceError, match="cannot be read: not UTF-8 text"):
         load_space(str(tmp_path / "s.yaml"))
 
 

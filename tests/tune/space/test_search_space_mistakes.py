@@ -69,12 +69,13 @@ BAD_FILES = {
         LR + "spec_augment: {type: choice, values: [false, true], when: {group_by_length: true}}\n"
         "group_by_length: {type: choice, values: [false, true], when: {lowercase: true}}\n"
         "lowercase: {type: choice, values: [false, true], when: {spec_augment: true}}\n",
-        "2: spec_augment: when: the conditions of spec_augment, group_by_length, lowercase run in a circle; remove one",
+        "2: spec_augment: when: the conditions of spec_augment, group_by_length, lowercase depend on each other in a "
+        "circle; remove one",
     ),
     "range behind": (
         f"{LR}{AUGMENT}dropout:\n- {{type: choice, values: [0, 0.1]}}\n"
         "- {type: choice, values: [0.2, 0.3], when: {spec_augment: true}}",
-        "5: dropout: is never searched, where spec_augment is true: no trial has that, or a range before it counts",
+        "5: dropout: is never searched, where spec_augment is true: no trial has that, or an earlier range applies",
     ),
     "point under a condition": (
         f"{LR}{MASK}try_first:\n- {{spec_augment: false, mask_time_prob: 0.1}}",
@@ -117,7 +118,7 @@ BAD_FILES = {
     # Settings that do not fit each other
     "warmup": (
         "warmup_ratio: {type: float, low: 0, high: 0.1}\nwarmup_steps: 100",
-        "1: warmup_ratio: is searched without effect: warmup_steps goes before it; remove one",
+        "1: warmup_ratio: is searched without effect: warmup_steps overrides it; remove one",
     ),
 }
 # fmt: on

@@ -101,9 +101,9 @@ def test_a_failure_of_every_trial_ends_the_search(tmp_path: Path) -> None:
     found = results(experiment)
     assert found["ended_by"]["reason"] == "failures"
     assert [trial["status"] for trial in found["trials"]] == ["failed"] * 3
-    assert "3 trials failed one after the other" in search.log
+    assert "3 trials in a row failed" in search.log
     assert found["trials"][0]["error"].strip() in search.log
-    assert "the usual learning rate of a model with such a WER is 0.00015" in search.log
+    assert "the usual learning rate for this WER is 0.00015" in search.log
     saved = Experiment.read(ExperimentFolder("x", experiment))
     assert saved.state.baseline is not None and saved.space is not None
     assert saved.state.baseline.learning_rate == saved.base.learning_rate == 1.5e-4
@@ -111,7 +111,7 @@ def test_a_failure_of_every_trial_ends_the_search(tmp_path: Path) -> None:
     assert found["trials"][0]["config"]["learning_rate"] == 1.5e-4, "the usual settings come first"
     # The model repeats itself in a shorter one.
     (line,) = [each for each in search.log.splitlines() if each.startswith("trainings use the whole window")]
-    assert line.startswith("trainings use the whole window of 4 s") and "tokens in place of" in line
+    assert line.startswith("trainings use the whole window of 4 s") and "tokens instead of" in line
     assert saved.base.audio_window == 4.0
     assert saved.state.baseline.window_problem in line
     assert not saved.state.baseline.trial_rates, "trials are measured as the base model was"

@@ -121,7 +121,7 @@ class Shards:
                 if not waits or time.monotonic() - last > PATIENCE_SECONDS:
                     waited = f" for {PATIENCE_SECONDS:g} s" if waits else ""
                     raise DataError(
-                        f"data={self.origin!r}: cannot be read{waited}: {reason}; look at the network and the files, "
+                        f"data={self.origin!r}: cannot be read{waited}: {reason}; check the network and the files, "
                         "then go on with --resume"
                     ) from error
                 _logger.warning("data=%r: %s; it is tried again", self.origin, reason)
@@ -280,7 +280,7 @@ def _find_shards(data: str) -> tuple[str, dict[str, list[str]], dict[str, Any]]:
         there = " and ".join(by_kind) or ", ".join(Path(path).name for path in paths[:8]) or "nothing"
         raise DataError(
             f"data={data!r}: streaming reads shards of one kind, .parquet or .tar (WebDataset), named by their split "
-            f"(train-00000.parquet, validation/0000.tar); found {there}; leave streaming out for other data"
+            f"(train-00000.parquet, validation/0000.tar); found {there}; remove streaming for other data"
         )
     [(kind, files)] = by_kind.items()
     return kind, files, options

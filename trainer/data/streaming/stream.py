@@ -135,8 +135,8 @@ class TrainStream:
         """What is known of it, for people."""
         return (
             f"streamed: {len(self.shards):,} training shards, about {self.n_clips:,} clips of "
-            f"{self.mean_seconds:.1f} s: {self.cost(self.n_clips)}; lengths are not known beforehand, so nothing is "
-            "planned by them"
+            f"{self.mean_seconds:.1f} s: {self.cost(self.n_clips)}; lengths are not known in advance, so batches are "
+            "not planned by length"
         )
 
     def cost(self, samples: float) -> str:
@@ -210,8 +210,8 @@ def open_stream(config: TrainConfig) -> tuple[dict[str, list[Table]], dict[str, 
     roles = find_splits(config, shards)
     if "validation" not in roles:
         raise DataError(
-            f"data={config.data!r}: no validation split among {', '.join(shards)}, and none can be made of a stream; "
-            "name one with validation_split, or leave streaming out"
+            f"data={config.data!r}: no validation split among {', '.join(shards)}, and none can be made from a stream; "
+            "name one with validation_split, or remove streaming"
         )
     held_out = {role: name for role, name in roles.items() if role != "train"}
     kept = {name: shards[name] for name in held_out.values()}
@@ -239,7 +239,7 @@ def look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]]
     if audio not in sounds:
         raise DataError(
             f"data={config.data!r}: column {audio!r} of the training split names files, and only audio inside the "
-            "shards can be streamed; leave streaming out"
+            "shards can be streamed; remove streaming"
         )
     times = [part.strip() for part in (config.segment_columns or "").split(",")]
     if config.segment_columns and all(name in columns for name in times):

@@ -156,7 +156,7 @@ def read_cues(path: Path, gap: str = " ") -> list[Cue]:
         times = _TIMES.fullmatch(lines[at])
         if times is None:
             raise DataError(
-                f"{path}, line {at + 1}: {lines[at].strip()[:80]!r} are no times; write them as "
+                f"{path}, line {at + 1}: {lines[at].strip()[:80]!r} are not times; write them as "
                 "00:01:02,500 --> 00:01:04,000"
             )
         start, end = (_seconds(*times.groups()[first : first + 4]) for first in (0, 4))

@@ -150,7 +150,7 @@ def _json_columns(path: Path, text: str) -> dict[str, list[Any]]:
     except json.JSONDecodeError as error:
         raise DataError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}") from error
     except RecursionError as error:
-        raise DataError(f"{path}: not a table: lists in lists without end") from error
+        raise DataError(f"{path}: not a table: lists are nested too deeply") from error
     rows = _unwrapped(first) if end == last else _json_lines(path, text)
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
@@ -169,7 +169,7 @@ def _json_lines(path: Path, text: str) -> list[Any]:
         except json.JSONDecodeError as error:
             raise DataError(f"{path}, line {number}: not valid JSON: {error.msg}") from error
         except RecursionError as error:
-            raise DataError(f"{path}, line {number}: not a row: lists in lists without end") from error
+            raise DataError(f"{path}, line {number}: not a row: lists are nested too deeply") from error
     return rows
 
 

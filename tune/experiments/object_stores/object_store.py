@@ -201,7 +201,7 @@ class ObjectStore:
             text,
         ):
             return (
-                f"access is refused, or no credentials were found; give them by {_CREDENTIALS[self.scheme]}"
+                f"access was denied, or no credentials were found; give them by {_CREDENTIALS[self.scheme]}"
             )
         if re.search(
             r"NETWORK_CONNECTION|UNAVAILABLE|Could not (connect|resolve)|timed? ?out|REQUEST_TIMEOUT"
@@ -213,7 +213,7 @@ class ObjectStore:
                 " and AWS_ENDPOINT_URL" if "AWS_ENDPOINT_URL" in os.environ and self.scheme == "s3" else ""
             )
             return f"cannot be reached; check the network{where}"
-        return text.strip().splitlines()[0][:300] if text.strip() else "failed without a word"
+        return text.strip().splitlines()[0][:300] if text.strip() else "failed without an error message"
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -223,5 +223,5 @@ def inside(folder: Path, name: str) -> Path:
         StorageError: the name leads out of the folder.
     """
     if Path(name).is_absolute() or ".." in Path(name).parts or not name:
-        raise StorageError(f"{name!r}: leads out of its folder, and is not taken")
+        raise StorageError(f"{name!r}: points outside its folder and is refused")
     return folder / name

@@ -61,7 +61,7 @@ class Owner:
                 return owner
             if now != before:  # else a heartbeat of the one before fell between
                 break
-        raise ExperimentError(f"{owner._address}: {_who(now)} has begun to run it at the same moment")
+        raise ExperimentError(f"{owner._address}: {_who(now)} started to run it at the same moment")
 
     def check(self) -> None:
         """Ask the store whether the experiment is still ours; to be called before anything is written or deleted there.
@@ -107,7 +107,7 @@ class Owner:
             return
         raise ExperimentError(
             f"{self._address}: {_who(other)} runs it (last heartbeat {age:.0f} s ago; {EXPIRES:.0f} s after the last "
-            "one anybody may); wait until that process ends, or give --take-over where it is dead or shall stop"
+            "one it is free); wait until that process ends, or give --take-over if it is dead or should stop"
         )
 
     def _read(self) -> str | None:
