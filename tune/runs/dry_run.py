@@ -255,7 +255,9 @@ def _show_cost(
         with console.status("training a few steps to estimate the time ..."):
             rate = _samples_a_second(plan, data, resources, measure)
         if rate is None:
-            say(console, f"time: not estimated, {plan.base.train_batch_size} clips do not fit in memory there")
+            say(
+                console, f"time: not estimated, {plan.base.train_batch_size} clips do not fit in memory there"
+            )
         else:
             cost, where = (
                 describe_cost(samples, 1 / rate, resources),
@@ -291,7 +293,9 @@ def _why_not_timed(plan: Plan, resources: TrialResources | None, measure: bool) 
         return ""
     if resources is None:
         return "for another cluster; --measure times a few steps there"
-    return "" if is_here(plan.base.model) else "as the model is not on this machine yet; --measure downloads it"
+    return (
+        "" if is_here(plan.base.model) else "as the model is not on this machine yet; --measure downloads it"
+    )
 
 
 def _samples_a_second(
