@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -41,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     atexit.register(
         gc.freeze
     )  # else Python looks at each of millions of objects once more: a second and more
+    if "_ARGCOMPLETE" in os.environ:
+        _complete(os.environ["COMP_LINE"].split(" "))
     words = list(sys.argv[1:] if argv is None else argv)
     return run_command(lambda: _run(words))
 
@@ -58,6 +62,24 @@ def _run(words: list[str]) -> int:
         hint = f"did you mean {alike}? " if (alike := nearest(word, COMMANDS)) else ""
         raise ConfigError(f"{word!r}: no such command; {hint}there are {', '.join(COMMANDS)}")
     return _find(_SEARCH)(words)
+
+
+def _complete(words: list[str]) -> None:
+    """Write how the last word can end, and leave: a shell asks after `register-python-argcomplete tune-whisper`."""
+    import argcomplete
+
+    from tune.commands.search import search_parser
+
+    command = words[1] if len(words) > 2 else ""
+    parser = search_parser()
+    if command in COMMANDS and command != "search":
+        module = importlib.import_module(COMMANDS[command].partition(":")[0])
+        parser = getattr(module, f"{command}_parser", argparse.ArgumentParser)()
+    if command in COMMANDS:
+        os.environ["_ARGCOMPLETE"] = "2"  # the word from which on this parser reads
+    else:
+        parser.add_argument("command", nargs="?", choices=COMMANDS)
+    argcomplete.autocomplete(parser)
 
 
 def _find(place: str) -> Callable[[list[str]], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import shlex
 import subprocess
 import sys
@@ -120,3 +121,19 @@ def test_its_version(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"tune-whisper {importlib.metadata.version('tune-whisper')}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "ends"),
+    [
+        ("tune-whisper exp", {"export "}),
+        ("tune-whisper --spa", {"--space "}),
+        ("tune-whisper export --tr", {"--trial "}),
+        ("tune-whisper transcribe model a.wav --format s", {"srt "}),
+    ],
+)
+def test_a_shell_completes_words(line: str, ends: set[str], tmp_path: Path) -> None:
+    asked = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n"}
+    answer = {"_ARGCOMPLETE_SHELL": "bash", "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "answer")}
+    subprocess.run([sys.executable, "-m", "tune"], env={**os.environ, **asked, **answer}, check=True)
+    assert set((tmp_path / "answer").read_text().split("\n")) == ends
