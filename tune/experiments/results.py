@@ -27,7 +27,6 @@ BASELINE_CLIPS_FILE = "baseline_utterances.json"
 """Word errors and reference words of the untouched base model on each validation clip."""
 TRACKING_FILE = "tracking/mlflow.json"
 """Ids of MLflow's runs."""
-_BUDGETS = ("time_budget", "gpu_hours")
 _BESIDE = {WER: ("cer",), CHRF_ERROR: ("chrf", "bleu")}
 """Rates that stand beside the objective."""
 
@@ -122,13 +121,10 @@ def write_results(folder: ExperimentFolder, state: SearchState) -> None:
 
 
 def succeeded(state: SearchState) -> bool:
-    """Whether a training came to its end; or a search has something to export, or ended by the user's own budget."""
-    reason, trials = state.end.reason if state.end else None, state.records.all()
+    """Whether a training came to its end; or a search has something to export, and did not end by failures."""
     if state.options.kind == "training":
-        return any(run.status == "completed" for run in trials)
-    if reason == "failures" or state.best() is not None:
-        return reason != "failures"
-    return reason in _BUDGETS and not any(run.error for run in trials)
+        return any(run.status == "completed" for run in state.records.all())
+    return state.best() is not None and (state.end is None or state.end.reason != "failures")
 
 
 def how_it_ended(state: SearchState) -> Literal["finished", "failed"] | None:

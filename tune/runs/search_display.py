@@ -176,8 +176,10 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     elif set(statuses) == {"diverged"}:
         console.print("[red]all trials diverged[/]: search lower learning rates")
     else:
-        errors = "; see the errors above" if any(trial.error for trial in outcome.trials) else ""
-        console.print(f"[red]no trial reached an evaluation[/]{errors}")
+        why = "; see the errors above" if any(trial.error for trial in outcome.trials) else ""
+        if not why and state.end is not None and state.end.reason in ("time_budget", "gpu_hours"):
+            why = ": the budget was too small; a larger one with --resume goes on"
+        console.print(f"[red]no trial reached an evaluation[/]{why}")
     if _is_resumable(outcome):
         say(console, f"resume    {plan.resume_command}")
     if found:

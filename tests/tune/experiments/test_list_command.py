@@ -90,7 +90,8 @@ def test_it_runs_while_a_process_holds_its_lock(made: Path, tmp_path: Path) -> N
     [
         ([[50.0, 30.0, 12.0]], {"reason": "plateau", "text": "5 trials in a row"}, "finished", "5 trials"),
         ([[50.0, 30.0, 12.0]], {"reason": "failures", "text": "3 trials failed"}, "failed", "3 trials"),
-        ([], {"reason": "time_budget", "text": "spent"}, "finished", "spent"),
+        ([[50.0]], {"reason": "time_budget", "text": "spent"}, "finished", "spent"),
+        ([], {"reason": "time_budget", "text": "spent"}, "failed", "spent"),
         ([[]], {"status": "failed"}, "failed", ""),
         ([[50.0, 30.0, 12.0]], {"status": "interrupted"}, "interrupted", ""),
         ([[50.0, 30.0, 12.0]], {"kind": "training"}, "finished", ""),
