@@ -76,7 +76,8 @@ def describe_repeats(settings: dict[str, dict[str, Any]]) -> str:
     """What is trained again, in one line."""
     finalists = list(dict.fromkeys(trial_of(name) for name in settings))
     seeds = len(settings) // len(finalists)
-    return f"finalists: trials {', '.join(finalists)} once more at full budget, with {seeds} new seeds each"
+    each = "a new seed" if seeds == 1 else f"{seeds} new seeds"
+    return f"finalists: {', '.join(finalists)} once more at full budget, each with {each}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -108,7 +108,12 @@ class WandbStore(Store):
             config={**settings, **trial.config},
             allow_val_change=True,
             settings=wandb.Settings(
-                silent=True, console="off", disable_git=True, disable_code=True, x_disable_stats=True
+                silent=True,
+                console="off",
+                disable_git=True,
+                disable_code=True,
+                x_disable_stats=True,
+                x_disable_meta=True,
             ),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ def offline_runs(folder: Path) -> dict[str, tuple[dict[str, Any], dict[int, dict
 
 def test_a_run_for_each_trial_and_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr(sys, "argv", ["tune-whisper", "--notify", "https://host/hidden"])
     made = MadeLog(tmp_path / "exp")
     store, log = WandbStore(made.target()), Log(made.experiment)
     made.four()
@@ -65,6 +67,8 @@ def test_a_run_for_each_trial_and_repeat(tmp_path: Path, monkeypatch: pytest.Mon
     wait_for(
         lambda: {name: run[0].get("status") for name, run in offline_runs(made.folder).items()} == ends, 30
     )
+    files = [path for path in (made.folder / "wandb").rglob("*") if path.is_file()]
+    assert not [path.name for path in files if b"hidden" in path.read_bytes()], "words may hold secrets"
     runs = offline_runs(made.folder)
     for run in made.saved.state.runs:
         summary, history = runs[f"exp {run.trial_id}"]
