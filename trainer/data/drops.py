@@ -24,7 +24,7 @@ DROP_REASONS = {
     "missing_channel": "without the requested channel",
     "wrong_times": "with impossible times",
     OTHER_SPLIT: "with a file that is in another split too",
-    HELD_OUT: "new, but with a text or speaker of the kept validation or test split",
+    HELD_OUT: "new, but held out from training by the kept splits",
 }
 
 

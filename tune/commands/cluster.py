@@ -53,12 +53,7 @@ def cluster_parser(action: str = "") -> argparse.ArgumentParser:
     add_vertex(parser)
     add("--yes", action="store_true", help="do not ask for confirmation")
     if action == "create":
-        add(
-            "file",
-            type=Path,
-            metavar="FILE",
-            help="description of the cluster; docs/vertex_cluster.yaml is an example",
-        )
+        add("file", type=Path, metavar="FILE", help="cluster file; docs/vertex_cluster.yaml is an example")
     else:
         add("name", metavar="NAME", help="name, or vertex_ray:// address")
     if action == "scale":
@@ -94,10 +89,7 @@ def _create(arguments: argparse.Namespace, console: Console) -> None:
             f"{full_name}: the head {_described(head)}; workers {', '.join(map(_described, workers))}; {_PRICES}",
         )
         if _confirmed(console, f"Create {name}? It costs money until it is deleted.", yes=arguments.yes):
-            say(
-                console,
-                "creating; this takes 10 to 20 minutes and goes on even if this command is interrupted ...",
-            )
+            say(console, "creating; this takes 10 to 20 minutes, even if this command is interrupted ...")
             vertex_ray.create_ray_cluster(head_node_type=head, worker_node_types=workers, **file)
             say(
                 console,
@@ -141,9 +133,7 @@ def _scale(arguments: argparse.Namespace, console: Console) -> None:
         before = ", ".join(map(_described, pools))
         # The SDK would do nothing for 0, and say that it had; a pool merged with the head's could never grow again.
         if len(pools) != len(workers) or min(workers) < 1:
-            raise ConfigError(
-                f"--workers: give a number of at least 1 for each worker pool; there are {before}"
-            )
+            raise ConfigError(f"--workers: give a number of at least 1 for each pool; there are {before}")
         for pool, count in zip(pools, workers, strict=True):
             pool.node_count = count
         after = ", ".join(map(_described, pools))
@@ -166,9 +156,7 @@ def _confirmed(console: Console, question: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise ConfigError(
-            "cannot ask for confirmation without a terminal; nothing was done; add --yes to do it"
-        )
+        raise ConfigError("cannot ask for confirmation without a terminal; nothing was done; add --yes")
     agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
     if not agreed:
         say(console, "nothing was done")

@@ -69,9 +69,7 @@ def export_parser() -> argparse.ArgumentParser:
         help="instead of EXPERIMENT: an exported folder (formats are added to it, unless --output is given), or any "
         "Whisper model: folder, hub id or short name",
     )
-    add_other(
-        "--data", metavar="D", help="data for the check (default: the data that the model was trained on)"
-    )
+    add_other("--data", metavar="D", help="data for the check (default: the training data)")
     add_other("--language", metavar="L", help="spoken language (default: that of the model's settings)")
     return parser
 
@@ -118,9 +116,7 @@ def _check_options(options: argparse.Namespace) -> None:
     """Raise `ConfigError` where options do not go together, or a value is none of those that can be."""
     existing = options.from_model is not None
     if existing and options.experiment is not None:
-        raise ConfigError(
-            f"--from-model: cannot be combined with EXPERIMENT ({options.experiment}); remove one of them"
-        )
+        raise ConfigError(f"--from-model: cannot be combined with {options.experiment}; remove one of them")
     if not existing and options.output is None:
         raise ConfigError("the following arguments are required: --output; see tune-whisper export --help")
     converts = bool(set(options.format) - {"hf"})
@@ -151,11 +147,7 @@ def push_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("folder", type=Path, metavar="DIR", help="folder that `tune-whisper export` wrote")
     add("repo", metavar="REPO", help="NAME or NAMESPACE/NAME of the model on the hub")
-    add(
-        "--private",
-        action="store_true",
-        help="create a new model as private: only members of its namespace see it",
-    )
+    add("--private", action="store_true", help="create a new model as private")
     add("--message", default="Upload from tune-whisper", metavar="TEXT", help="commit message")
     return parser
 

@@ -128,11 +128,7 @@ def add_training(group: Any) -> None:
     """`--model`, `--data`, `--language` and the budget: what a search and a training have in common."""
     add = group.add_argument
     add("--model", metavar="M", help="hub id, folder, or tiny ... large-v3-turbo (default: demo)")
-    add(
-        "--data",
-        metavar="D",
-        help="table (.csv, .tsv, .jsonl, .parquet), folder or hub data set (default: demo)",
-    )
+    add("--data", metavar="D", help="table (.csv, .jsonl, ...), folder or hub data set (default: demo)")
     add("--language", metavar="L", help="spoken language, such as be, pt-BR or belarusian (default: en)")
     add = group.add_mutually_exclusive_group().add_argument
     add("--epochs", metavar="E", help="length of each training in epochs (default: 3, demo: 4)")

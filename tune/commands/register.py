@@ -29,11 +29,7 @@ def register_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("model", type=Path, metavar="DIR", help="folder that tune-whisper export wrote")
     add("--name", required=True, metavar="NAME", help="name of the registered model")
-    add(
-        "--alias",
-        metavar="ALIAS",
-        help="alias for this version, such as champion; another version that has it loses it",
-    )
+    add("--alias", metavar="ALIAS", help="alias for this version, such as champion")
     add_storage(parser)
     add_tracking_uri(
         parser, "MLflow store (default: the one of the model's experiment, else $MLFLOW_TRACKING_URI)"

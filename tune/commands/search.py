@@ -73,23 +73,14 @@ def search_parser() -> argparse.ArgumentParser:
     add_training(what)
     add("--seed", type=int, metavar="S", help="seed of searcher and training (default: 0)")
     add = parser.add_argument_group("when it ends, and which model wins").add_argument
-    add(
-        "--time-budget",
-        metavar="T",
-        help="end the search after this time (8h, 90m, ...), even if trials remain",
-    )
-    add(
-        "--gpu-hours",
-        type=float,
-        metavar="H",
-        help="end the search when its trials have used so many GPU-hours",
-    )
+    add("--time-budget", metavar="T", help="end the search after this time: 8h, 90m, ...")
+    add("--gpu-hours", type=float, metavar="H", help="end it when its trials have used so many GPU-hours")
     add("--plateau", type=int, metavar="N", help="end the search after N trials in a row without improvement")
     add(
         "--plateau-points",
         type=float,
         metavar="X",
-        help="points of WER that count as an improvement (default: 0.1)",
+        help="points of WER that are an improvement (default: 0.1)",
     )
     add(
         "--finalists",
@@ -97,9 +88,7 @@ def search_parser() -> argparse.ArgumentParser:
         metavar="K",
         help="train the best K trials again with new seeds (default: 2 if there are at least 8 trials; 0: off)",
     )
-    add(
-        "--repeats", type=int, metavar="R", help="repeats of each finalist, each with a new seed (default: 2)"
-    )
+    add("--repeats", type=int, metavar="R", help="repeats of each finalist, with new seeds (default: 2)")
     add(
         "--guard",
         action="append",
@@ -108,11 +97,7 @@ def search_parser() -> argparse.ArgumentParser:
         help="other data, not trained on: a model whose WER there is more than MAX_LOSS points (default: 1) above the "
         "base model's is not chosen; can be repeated",
     )
-    add(
-        "--warm-start",
-        metavar="EXPERIMENT",
-        help="start from the results of a finished experiment in the same storage",
-    )
+    add("--warm-start", metavar="EXPERIMENT", help="start from the results of another, finished experiment")
     where = parser.add_argument_group("where results go")
     add = where.add_argument
     add("--experiment", metavar="NAME", help="name (default: the space's name and the time)")
@@ -144,12 +129,7 @@ def search_parser() -> argparse.ArgumentParser:
         metavar="F",
         help="CPUs per trial (default: 1 for each worker, more with GPUs)",
     )
-    add(
-        "--max-concurrent",
-        type=int,
-        metavar="N",
-        help="trials that run at the same time (default: as many as fit)",
-    )
+    add("--max-concurrent", type=int, metavar="N", help="trials that run at once (default: as many as fit)")
     add("--dry-run", action="store_true", help="check everything, show the plan, run nothing")
     add(
         "--measure",

@@ -70,12 +70,7 @@ def train_parser() -> argparse.ArgumentParser:
     add_where(where)
     how = parser.add_argument_group("how it runs")
     add = how.add_argument
-    add(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="processes that train together, with one GPU each (default: 1)",
-    )
+    add("--workers", type=int, metavar="N", help="processes that train together, one GPU each (default: 1)")
     add(
         "--gpus-per-worker",
         type=float,

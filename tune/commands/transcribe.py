@@ -55,17 +55,10 @@ def transcribe_parser() -> argparse.ArgumentParser:
         help="exported folder, hub id, short name (demo, tiny ... large-v3-turbo), or experiment (its best model)",
     )
     add("audio", nargs="+", type=Path, metavar="AUDIO", help="WAV, FLAC, OGG, MP3, MP4 ... files, or folders")
-    add(
-        "--channel", type=int, metavar="N", help="use this channel, counted from 1 (default: the mean of all)"
-    )
+    add("--channel", type=int, metavar="N", help="channel to use, from 1 on (default: the mean of all)")
     add("--compare", metavar="BASE", help="transcribe with this model too and show where the two differ")
     add("--format", choices=tuple(SUFFIXES), default="text", help="default: text")
-    add(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="write one file for each recording here, instead of printing",
-    )
+    add("--output", type=Path, metavar="DIR", help="folder for one file per recording, instead of printing")
     add("--language", metavar="L", help="spoken language (default: the model's own, else detected)")
     add("--task", choices=("transcribe", "translate"), help="default: the model's own")
     add("--batch-size", type=int, default=16, metavar="N", help="segments decoded at once (default: 16)")

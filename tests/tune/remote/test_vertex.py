@@ -137,7 +137,7 @@ def test_scaling_one_of_several_pools(run: Run, vertex: Vertex) -> None:
     vertex.put("two", other)
     for workers in (["3"], ["0", "2"]):
         err = refused(run, "cluster", "scale", "two", "--yes", "--workers", *workers)
-        assert f"a number of at least 1 for each worker pool; there are 2 {T4}, 1 n1-standard-32" in err
+        assert f"a number of at least 1 for each pool; there are 2 {T4}, 1 n1-standard-32" in err
     assert run("cluster", "scale", "vertex_ray://two", "--yes", "--workers", "2", "3")[0] == 0
     assert vertex.machines("two") == [1, 2, 3]
 
