@@ -152,6 +152,8 @@ class ClipErrors:
     words: np.ndarray
     worst_of: int = 1
     """How many sources there are, where those clips alone count that are of the one that came out worst."""
+    texts: Sequence[tuple[str, str, str]] = ()
+    """Name, reference and transcript of each clip as they are written; empty where they were not kept."""
 
     @property
     def rate(self) -> float:
@@ -162,7 +164,7 @@ class ClipErrors:
     def to_json(self) -> str:
         """The content of a file of them, see `parse_clips` of `tune/experiments/results`."""
         arrays = {"word_errors": self.word_errors.tolist(), "words": self.words.tolist()}
-        return json.dumps(arrays | {"worst_of": self.worst_of}) + "\n"
+        return json.dumps(arrays | {"worst_of": self.worst_of, "texts": self.texts}) + "\n"
 
 
 def pairs(pieces: Iterable[Piece]) -> Iterator[tuple[Kind, str, str]]:

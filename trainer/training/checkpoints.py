@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "train_config.json"
 UTTERANCES_FILE = "utterances.json"
-"""`word_errors` and `words` of each validation clip in the split's order, of the checkpoint's own evaluation."""
+"""`word_errors` and `words` of each validation clip in the split's order, and `texts` of a few, of the checkpoint's own
+evaluation."""
+_SAMPLES = 10
+"""Clips whose texts are kept, evenly spaced in the split."""
 
 _MIB = 2**20
 _RESUME_NAMES = re.compile(
@@ -43,10 +47,12 @@ _OTHER_FILES_BYTES = 16 * _MIB
 
 
 def write_errors(folder: Path, config: TrainConfig, utterances: ClipErrors) -> None:
-    """Write a checkpoint's settings, and the errors of each clip in its own evaluation; the folder is made."""
+    """Write a checkpoint's settings, errors of each clip in its own evaluation and a few texts; the folder is made."""
+    texts = utterances.texts
+    kept = [texts[row] for row in sorted({len(texts) * n // _SAMPLES for n in range(_SAMPLES)}) if texts]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG_FILE).write_text(json.dumps(config.to_dict(), indent=2) + "\n")
-    (folder / UTTERANCES_FILE).write_text(utterances.to_json())
+    (folder / UTTERANCES_FILE).write_text(dataclasses.replace(utterances, texts=kept).to_json())
 
 
 def is_only_for_resume(name: str) -> bool:

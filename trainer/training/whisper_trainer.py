@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -303,5 +304,7 @@ class WhisperTrainer(SavingTrainer):
         self.predictions = [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
         references = [self._evaluation.text(clip) for clip in range(n_clips)]
         rates = self._metric.compute(predictions=self.predictions, references=references)
-        self.utterances = self._metric.utterances
+        names = map(self._evaluation.name, range(n_clips))
+        texts = list(zip(names, references, self.predictions, strict=True))
+        self.utterances = dataclasses.replace(self._metric.utterances, texts=texts)
         return {**rates, "loss": float(losses[order].sum() / counts[order].sum())}

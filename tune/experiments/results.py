@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REPORT_FOLDER = "report"
 """What `tune-whisper report` writes; it goes with the experiment's run in MLflow."""
 BASELINE_CLIPS_FILE = "baseline_utterances.json"
-"""Word errors and reference words of the untouched base model on each validation clip."""
+"""Errors, words and texts of each validation clip, of the base model before fine-tuning."""
 TRACKING_FILE = "tracking/mlflow.json"
 """Ids of MLflow's runs."""
 _BESIDE = {WER: ("cer",), CHRF_ERROR: ("chrf", "bleu")}
@@ -237,7 +237,8 @@ def parse_clips(content: bytes) -> ClipErrors | None:
     try:
         saved = json.loads(content)
         errors, words = (np.asarray(saved[name], float) for name in ("word_errors", "words"))
-        found = ClipErrors(errors, words, int(saved.get("worst_of", 1)))
+        texts = [(str(name), str(said), str(written)) for name, said, written in saved.get("texts", ())]
+        found = ClipErrors(errors, words, int(saved.get("worst_of", 1)), texts)
     except (ValueError, KeyError, TypeError):
         return None
     usable = found.words.shape == found.word_errors.shape and found.words.sum() > 0

@@ -146,6 +146,7 @@ def test_errors_of_each_clip_are_those_of_the_wer(trained: tuple[Path, dict[str,
     folder, row = trained
     found = json.loads((folder / "utterances.json").read_text())
     assert found.pop("worst_of") == 1
+    assert [len(texts) for texts in found.pop("texts")] == [3] * 6
     assert {len(found["word_errors"]), len(found["words"])} == {6}
     assert all(type(count) is int for counts in found.values() for count in counts)
     assert 100 * sum(found["word_errors"]) / sum(found["words"]) == row["wer"]
