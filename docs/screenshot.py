@@ -30,6 +30,7 @@ _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--no-proxy-server"),
     *(
         "--disable-background-networking",
+        "--enable-unsafe-swiftshader",  # WebGL without a GPU, for parallel coordinates
         "--disable-component-update",
         "--disable-sync",
         "--disable-dev-shm-usage",

@@ -60,7 +60,10 @@ def look(browser: webdriver.Chrome, page: Path, width: int, *, dark: bool = Fals
         text=browser.execute_script("return document.body.innerText"),
         # Chromium's own first tab may still load.
         requests=[url for url in asked if not url.startswith(("data:", "chrome")) and url != page.as_uri()],
-        console=[entry["message"] for entry in _logged(browser, "browser")],
+        # Without a GPU WebGL tells that it is slow.
+        console=[
+            entry["message"] for entry in _logged(browser, "browser") if "GPU stall" not in entry["message"]
+        ],
         too_wide=max(0, needed - laid_out),
     )
 
@@ -107,7 +110,7 @@ def main(words: list[str]) -> int:
             if seen.too_wide:
                 wrong.append(f"{seen.too_wide} pixels too wide at {width}")
             if width == DESKTOP:
-                photograph(browser, Path(words[1]), end="What was searched")
+                photograph(browser, Path(words[1]), end="Winning settings")
     print("\n".join(wrong) or f"{words[1]}: no requests, no messages, not too wide")
     return 1 if wrong else 0
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,16 @@ needs_chromium = pytest.mark.skipif(
     not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs Chromium"
 )
 MARKS = """return [...document.querySelectorAll('figure .plot')].map(plot => [plot.getAttribute('aria-label'),
-  plot.querySelector('svg').getBoundingClientRect().width, plot.querySelectorAll('.point, .scatter path, .hm').length])
+  plot.querySelector('svg').getBoundingClientRect().width,
+  plot.querySelectorAll('.point, .scatter path, .hm, .parcoords .y-axis').length])
 """
 
 
 VOID = {"meta", "link", "br"}
-POLICY = r"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'nonce-[\w-]{40,}'"
+POLICY = (
+    r"default-src 'none'; img-src data: blob:; media-src data:; style-src 'unsafe-inline'; "
+    r"script-src 'nonce-([\w-]{40,})'(?: 'unsafe-eval')?"
+)
 
 
 class Page(HTMLParser):
@@ -40,19 +45,22 @@ class Page(HTMLParser):
         self.texts: list[str] = []
         self.words: dict[str, list[str]] = {}
         """Texts by the tag that they are directly in."""
+        self.tags: Counter[str] = Counter()
         self.figures: dict[str, dict[str, Any]] = {}
         """What each figure is drawn from, by its name."""
         self._open: list[str] = []
         self._name = ""
         policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
-        assert policy and re.fullmatch(POLICY, policy[1])
-        self._nonce = policy[1].partition("nonce-")[2].rstrip("'")
+        found = policy and re.fullmatch(POLICY, policy[1])
+        assert found
+        self._nonce = found[1]
         self.feed(html)
         self.close()
         assert self._open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
+        self.tags[tag] += 1
         assert tag not in ("iframe", "img", "object", "embed")
         assert not any(name.startswith("on") for name in found), "no handlers"
         assert all(str(found.get(name, "#")).startswith(("#", "data:")) for name in ("href", "src"))

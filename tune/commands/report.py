@@ -1,4 +1,4 @@
-"""`tune-whisper report`: what an experiment taught, as one page."""
+"""`tune-whisper report`: the results of an experiment, as one page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tune.util.files import writing
 def report_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tune-whisper report",
-        description="Write the report of an experiment, one page: result, advice, figures, trials, cost, data.\n"
+        description="Write the report of an experiment, one page: figures, advice, transcripts, trials, cost.\n"
         "The experiment may be finished, running or interrupted. In an object store the page is uploaded too.",
     )
     add = parser.add_argument
@@ -32,6 +32,7 @@ def report_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="file for the page alone (default: report/report.html in the experiment's folder)",
     )
+    add("--no-audio", action="store_true", help="leave out the sound of the clips that the page shows")
     add_storage(parser)
     return parser
 
@@ -48,7 +49,7 @@ def report(words: list[str]) -> int:
     console = make_console()
     with console.status("reading the experiment and drawing ..."):
         folder = find_finished(arguments.experiment, arguments.storage)
-        analysis = analyse(folder, arguments.storage.option)
+        analysis = analyse(folder, arguments.storage.option, audio=not arguments.no_audio)
         page = save_page(analysis, None if output is None else output.expanduser().absolute())
     for line in summary(analysis):
         say(console, line)

@@ -266,10 +266,11 @@ def average_line(state: SearchState) -> str:
     if not found:
         return ""
     average, best = found[-1], min((state.run(name) for name in found[-1].members), key=rank)
-    text = f"{average.trial_id}, the mean of {listed(average.members)}: WER {average.best_value:.2f} %"
+    text = f"{average.trial_id}, the average of the weights of {listed(average.members)}, has"
+    text += f" WER {average.best_value:.2f} %"
     if rank(average) <= rank(best):
-        return f"{text}, no higher than that of the best of them ({best.best_value:.2f} %)"
-    return f"{text}; {best.trial_id} with {best.best_value:.2f} % is exported instead"
+        return f"{text}, no more than the best of them ({best.best_value:.2f} %)"
+    return f"{text}; {best.trial_id} is better with {best.best_value:.2f} %"
 
 
 def guards_line(state: SearchState) -> str:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 Stage = Literal["finished", "failed", "running", "interrupted", "unfinished"]
 """`failed`: it ended without a result, or because trials failed.
 `unfinished`: it has not ended, and nobody here can see whether a process still runs it."""
-_LEAST_TRIALS = 12
-"""Fewer trials that compare tell nothing of the settings' weight."""
+LEAST_TRIALS = 12
+"""Comparable trials below which the importance of settings is not computed."""
 _LEAST_WER = 0.01
 """WERs below it count as it, where ratios are taken."""
 
@@ -63,12 +63,14 @@ class Winner:
 class Analysis(Experiment):
     """A search, or a single training, with what follows from it; error rates in percent, times in seconds.
 
-    Reads the clips' errors of a few checkpoints, and no other file.
+    Of files it reads the errors and texts of clips that were kept with a few checkpoints.
     """
 
     stage: Stage
     storage_option: str
     """What commands that name the experiment end with: where it is, nothing for the default."""
+    audio: bool = True
+    """Whether the page is to hold the sound of a few clips."""
 
     @property
     def trials(self) -> Sequence[Trial]:
@@ -95,7 +97,7 @@ class Analysis(Experiment):
 
     @property
     def trial_base_value(self) -> float:
-        """WER of the untouched base model, in the window in which the trials were measured."""
+        """WER of the base model, in the window in which the trials were measured."""
         return objective_value(self.state.trial_base_rates)
 
     @property
@@ -137,12 +139,12 @@ class Analysis(Experiment):
 
     @functools.cached_property
     def _study(self) -> tuple[list[Trial], optuna.Study]:
-        """Trials that compare, and the same with the logarithms of the WERs that they came or would have come to.
+        """Comparable trials, and the same as a study with the logarithms of their final WERs, extrapolated or measured.
 
-        One that was stopped early or still runs counts with its lowest WER times what others' fell by from there to
-        the end of its own budget (see `tune.search.projections`; the searcher subtracts instead of multiplying: it
-        needs an order, and no figures that hold beside measured ones). Diverged trials count as the worst. Failed
-        ones, and those that reached no rung, are left out: their settings may have nothing to do with it.
+        A trial that was stopped early or still runs has its lowest WER times the factor by which others' fell from
+        there to the end of its own budget (see `tune.search.projections`; the searcher subtracts instead: it needs an
+        order, and no figures that stand beside measured ones). Diverged trials count as the worst. Failed ones, and
+        those that reached no rung, are left out: their settings may have nothing to do with it.
         """
         space, of_optuna = self.space, []
         assert space is not None  # a training has none, and nothing to compare
@@ -164,7 +166,7 @@ class Analysis(Experiment):
 
     @functools.cached_property
     def expected(self) -> dict[str, float]:
-        """By trial, the WER that it has at the full budget, or would have come to."""
+        """By trial, its WER at the full budget, extrapolated where it was stopped before."""
         trials, study = self._study
         pairs = zip(trials, study.get_trials(deepcopy=False), strict=True)
         return {
@@ -186,7 +188,7 @@ class Analysis(Experiment):
         from optuna.importance import MeanDecreaseImpurityImportanceEvaluator, get_param_importances
 
         trials, study = self._study
-        if len(trials) < _LEAST_TRIALS or len(set(self.expected.values())) < 3:
+        if len(trials) < LEAST_TRIALS or len(set(self.expected.values())) < 3:
             return {}
         evaluator = MeanDecreaseImpurityImportanceEvaluator(n_trees=64, seed=0)
         found = get_param_importances(study, evaluator=evaluator)
@@ -202,11 +204,11 @@ class Analysis(Experiment):
             return Winner(won.trial_id, won.mean, len(won.values), won.mean_interval, unfinished)
         if trial is None or trial.best_value is None:
             return None
-        clips = self._clips([trial])
+        clips = self.clips([trial])
         interval = objective_interval(clips, self.seeds) if clips else None
         return Winner(trial.trial_id, trial.best_value, 1, interval, trial.status != "completed")
 
-    def _clips(self, runs: Sequence[Trial]) -> list[ClipErrors]:
+    def clips(self, runs: Sequence[Trial]) -> list[ClipErrors]:
         """The errors by clip of the runs' best checkpoints; none where those of any are gone, or cannot be read."""
         files, found = CheckpointFiles(self.folder), []
         for run in runs:
@@ -243,7 +245,7 @@ class Analysis(Experiment):
         None where clips are not known, or the base model's are of another window than the winner's.
         """
         same = self.state.comparable_base == objective_value(self.state.base_rates)
-        base, clips = baseline_clips(self.folder.path) if same else None, self._clips(self.winning_runs)
+        base, clips = baseline_clips(self.folder.path) if same else None, self.clips(self.winning_runs)
         return None if base is None or not clips else gain_interval(clips, base, self.seeds)
 
     @property
@@ -253,13 +255,27 @@ class Analysis(Experiment):
         if value is None or value >= base:
             return ""
         if self.gain is None:
-            return (
-                ""
-                if base - value > self.pair_noise
-                else f"seeds alone make up to {self.pair_noise:.1f} points"
-            )
+            sure = base - value > self.pair_noise
+            return "" if sure else f"two seeds can differ by {self.pair_noise:.1f} points"
         low, high = self.gain
-        return "" if low > 0 else f"the 95 % interval of the gain goes from {low:.2f} to {high:.2f} points"
+        return "" if low > 0 else f"its 95 % interval, {low:.2f} to {high:.2f} points, includes zero"
+
+    @property
+    def gain_text(self) -> str:
+        """How much better than the base model the result is and how sure that is, for screen and page; empty where
+        nothing was measured, or it is no better.
+        """
+        value, base = self.state.value, self.state.comparable_base
+        if value is None or value >= base:
+            return ""
+        text = f"{base - value:.2f} points: {100 * (base - value) / base:.0f} % fewer errors"
+        if self.gain_noise:
+            return f"{text}; within noise: {self.gain_noise}"
+        return (
+            text
+            if self.gain is None
+            else "{}, 95 % interval {:.2f} to {:.2f} points".format(text, *self.gain)
+        )
 
     @property
     def who(self) -> str:
@@ -268,7 +284,7 @@ class Analysis(Experiment):
 
     @functools.cached_property
     def ranked(self) -> list[Trial]:
-        """Trials that did not diverge, from the lowest WER that they came to, or would have come to."""
+        """Trials that did not diverge, from the lowest `expected` WER on."""
         shown = [t for t in self.trials if t.trial_id in self.expected and t.status != "diverged"]
         return sorted(shown, key=lambda trial: self.expected[trial.trial_id])
 
@@ -301,11 +317,14 @@ def last_line(error: str | None) -> str:
     return text if len(text) <= 200 else f"{text[:199]}…"
 
 
-def analyse(folder: ExperimentFolder, storage_option: str = "", *, ended: bool = False) -> Analysis:
+def analyse(
+    folder: ExperimentFolder, storage_option: str = "", *, ended: bool = False, audio: bool = True
+) -> Analysis:
     """Read what an experiment has left so far; its small files are on this machine.
 
     Args:
         ended: it is the calling process that ran it, and it runs no more.
+        audio: as in `Analysis`.
 
     Raises:
         ExperimentError: one of its files is missing or cannot be read.
@@ -317,7 +336,7 @@ def analyse(folder: ExperimentFolder, storage_option: str = "", *, ended: bool =
     if stage not in ("running", "unfinished"):
         for run in saved.state.runs:
             _close(run)
-    return Analysis(folder=folder, state=saved.state, stage=stage, storage_option=storage_option)
+    return Analysis(folder=folder, state=saved.state, stage=stage, storage_option=storage_option, audio=audio)
 
 
 def _find_stage(saved: Experiment, *, ended: bool) -> Stage:

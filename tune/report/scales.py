@@ -36,6 +36,17 @@ class Scale:
         at, low, high = (math.log(end) for end in ends) if self.log else ends
         return (at - low) / (high - low)
 
+    def ticks(self) -> tuple[list[float], list[str]]:
+        """Places of a few values, from 0 to 1, and their labels."""
+        if self.values is not None:
+            return [self.place(value) for value in self.values], [
+                label(show(value), _LONGEST) for value in self.values
+            ]
+        places = [0.0, 0.25, 0.5, 0.75, 1.0]
+        if self.log:
+            return places, [f"{self.low * (self.high / self.low) ** place:.3g}" for place in places]
+        return places, [f"{self.low + (self.high - self.low) * place:.3g}" for place in places]
+
     @property
     def step(self) -> float:
         """Width of a choice on the axis; 0 for a range."""
@@ -58,7 +69,8 @@ class Scale:
             return axis | {"range": [self.low - more, self.high + more]}
         low, high = math.log10(self.low), math.log10(self.high)
         more, decades = room * (high - low), high - low
-        ticks = {"dtick": math.ceil(decades / 4)} if decades >= 2 else {}  # else plotly's own, at 2 and 5 too
+        # Else plotly's own, a label for each digit.
+        ticks = {"dtick": math.ceil(decades / 4) if decades >= 2 else "D2"} if decades >= 0.7 else {}
         return axis | ticks | {"type": "log", "range": [low - more, high + more], "tickformat": "~g"}
 
 
@@ -72,13 +84,18 @@ def scale_of(name: str, parameter: Parameter) -> Scale:
     return Scale(name, None, float(parameter.low or 0.0), float(parameter.high or 0.0), parameter.log)
 
 
-def wer_axis(values: Sequence[float]) -> dict[str, Any]:
+def wer_scale(values: Sequence[float]) -> Scale:
     """The axis of these WERs, logarithmic where they differ by a multiple."""
     low, high = min(values), max(values)
     if low == high:
         half = 0.05 * high or 1.0
         low, high = max(0.0, low - half), high + half
-    return Scale("WER %", None, low, high, log=low > 0 and high > _WIDE * low).axis(room=0.07)
+    return Scale("WER %", None, low, high, log=low > 0 and high > _WIDE * low)
+
+
+def wer_axis(values: Sequence[float]) -> dict[str, Any]:
+    """The same for a figure."""
+    return wer_scale(values).axis(room=0.07)
 
 
 def tell(value: Any) -> str:

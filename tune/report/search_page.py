@@ -1,4 +1,4 @@
-"""The page of a search: what came out of it, what to do with that, and how it went."""
+"""The page of a search: its result, advice, figures, finalists, trials and cost."""
 
 from __future__ import annotations
 
@@ -9,30 +9,27 @@ from trainer.scoring.translation import TRANSLATE
 from tune.experiments.results import average_line, guards_line
 from tune.pages.page import Cell, render_page
 from tune.report.advice.rules import advise
-from tune.report.analysis import Analysis, Winner, last_line
+from tune.report.analysis import LEAST_TRIALS, Analysis, last_line
 from tune.report.costs import OUTCOMES, Costs, find_costs
-from tune.report.figures import draw_curves, draw_slices
+from tune.report.figures import draw_curves, draw_parallel, draw_slices
 from tune.report.scales import tell
-from tune.report.shared import gain_tile, shared_parts, state_text, test_tiles
+from tune.report.shared import shared_parts, state_text, tiles
 from tune.search.finalists import describe_lowest
 from tune.search.guards import guard_names
-from tune.search.records import Trial, listed, trial_of, trial_order
+from tune.search.records import Trial, rank, trial_of
 from tune.util.console import SHORT_NAMES, clock
 
 _LEAST_TO_COMPARE = 3
 """Trials below which figures of the settings show nothing."""
-_MOST_ROWS = 20
-"""Trials that are shown at once; of more, the best, and all of them on a click."""
-_BEST_ROWS = 10
 _SHORT_CODE = 28
 """Characters of a command or setting that are never broken into two lines."""
 _STATUS = {"completed": "nowrap good", "failed": "nowrap bad", "diverged": "nowrap bad"}
 
 
 def search_page(analysis: Analysis) -> str:
-    costs, language = find_costs(analysis), analysis.settings.base.language
+    language = analysis.settings.base.language
     lead = (
-        f"Search for fine-tuning {analysis.model} on {analysis.data}, {language} · {state_text(analysis)} · begun "
+        f"Search for fine-tuning {analysis.model} on {analysis.data}, {language} · {state_text(analysis)} · started "
         f"{analysis.created[:16].replace('T', ' ')}"
     )
     searched = (
@@ -42,55 +39,30 @@ def search_page(analysis: Analysis) -> str:
         shares = [analysis.importances.get(name) for name in analysis.parameters]
         cells = ["" if share is None else f"{100 * share:.0f} %" for share in shares]
         searched = [[*row, share] for row, share in zip(searched, cells, strict=True)]
+    shown = len(analysis.ranked) >= _LEAST_TO_COMPARE
     return render_page(
         "search.html",
         analysis.name,
         lead,
         task=analysis.state.task,
-        tiles=_tiles(analysis, costs),
+        tiles=tiles(analysis, _winner_words(analysis)),
         nothing=_why_nothing(analysis),
         settings=_winning_settings(analysis),
         best="winner" if analysis.has_ended else "best so far",
         usual_outcome=_usual_outcome(analysis),
-        gain=analysis.gain,
         finalists=_finalists(analysis),
         guards=_guards(analysis),
         advice=[(_pieces(found.seen), _pieces(found.follows)) for found in advise(analysis)],
         searched=searched,
-        compared=len(analysis.expected) if analysis.importances else 0,
+        importance=_importance(analysis),
         about=_about(analysis),
         trials=_trials(analysis),
-        costs=_cost_table(costs),
+        costs=_cost_table(find_costs(analysis)),
         curves=draw_curves(analysis),
-        slices=draw_slices(analysis) if len(analysis.ranked) >= _LEAST_TO_COMPARE else [],
+        parallel=draw_parallel(analysis) if shown else None,
+        slices=draw_slices(analysis) if shown else [],
         **shared_parts(analysis),
     )
-
-
-def _tiles(analysis: Analysis, costs: Costs) -> list[tuple[str, str]]:
-    winner = analysis.winner
-    base = (f"{analysis.state.comparable_base:.2f} %", f"WER of the base model, {analysis.model}")
-    if winner is None:
-        return [("none", "trained model yet"), base]
-    spent, unit = costs.tell(costs.total).split(" ")
-    found = [(f"{winner.value:.2f} %", _winner_words(analysis, winner)), base]
-    found.append(gain_tile(analysis.state.comparable_base, winner.value))
-    best = analysis.state.best()
-    if best is not None and best.members:
-        what = f"WER of {best.trial_id}, the mean of {listed(best.members)}, which is exported"
-        found.append((f"{best.best_value:.2f} %", what))
-    found += test_tiles(analysis)
-    recipe = analysis.recipe_trial
-    if recipe is not None and recipe.status == "completed" and recipe.trial_id != winner.trial_id:
-        # As the winner is: of the same seeds and the same window, where the usual settings were a finalist.
-        scores = analysis.state.verdict.scores if analysis.state.verdict else ()
-        of_seeds = next((one for one in scores if one.trial_id == recipe.trial_id), None)
-        how = ", one seed, as trials are measured" if analysis.state.verdict else ""
-        value = recipe.best_value
-        if of_seeds is not None:
-            value, how = of_seeds.mean, f", mean of {len(of_seeds.runs)} seeds"
-        found.append((f"{value:.2f} %", f"WER of the usual settings, trial {recipe.trial_id}{how}"))
-    return [*found, (spent, f"{unit} spent, in {clock(analysis.state.seconds)}")]
 
 
 def _why_nothing(analysis: Analysis) -> str:
@@ -101,15 +73,33 @@ def _why_nothing(analysis: Analysis) -> str:
     return "No trial has reached an evaluation."
 
 
-def _winner_words(analysis: Analysis, winner: Winner) -> str:
+def _winner_words(analysis: Analysis) -> str:
+    """What the validation WER is of."""
+    winner = analysis.winner
+    if winner is None:
+        return ""
     if winner.unfinished:
-        return f"lowest WER so far, trial {winner.trial_id} before its full budget"
+        return f"lowest validation WER so far, trial {winner.trial_id} before its full budget"
     if analysis.state.verdict is not None:
-        return f"WER of the winner, trial {winner.trial_id}, {winner.describe()}"
+        return f"validation WER of the winner, trial {winner.trial_id}, {winner.describe()}"
     if not analysis.has_ended:
-        return f"lowest WER so far, trial {winner.trial_id}"
+        return f"lowest validation WER so far, trial {winner.trial_id}"
     luck = describe_lowest(trial.best_value for trial in analysis.trials if not analysis.state.passed_over)
-    return ", ".join(filter(None, ["WER of the best", f"trial {winner.trial_id}", luck]))
+    parts = ["validation WER of the best", f"trial {winner.trial_id}", winner.describe(), luck]
+    return ", ".join(filter(None, parts))
+
+
+def _importance(analysis: Analysis) -> str:
+    """What importance is, or why there is none."""
+    count = len(analysis.expected)
+    if analysis.importances:
+        return (
+            f"Importance: the share of the differences between {count} trials that a setting explains, by a random "
+            "forest; only for settings that all trials have."
+        )
+    if count < LEAST_TRIALS:
+        return f"Importance needs at least {LEAST_TRIALS} comparable trials; there are {count}."
+    return ""
 
 
 def _winning_settings(analysis: Analysis) -> list[list[Cell | str]]:
@@ -123,9 +113,9 @@ def _winning_settings(analysis: Analysis) -> list[list[Cell | str]]:
 def _usual_outcome(analysis: Analysis) -> str:
     recipe = analysis.recipe_trial
     if recipe is None:
-        return "They were not tried."
-    wer = "" if recipe.best_value is None else f", {recipe.best_value:.2f} %"
-    return f"Trial {recipe.trial_id} had them: {OUTCOMES[recipe.status]}{wer}."
+        return "No trial used them."
+    wer = "" if recipe.best_value is None else f", WER {recipe.best_value:.2f} % in one training"
+    return f"Trial {recipe.trial_id} used them: {OUTCOMES[recipe.status]}{wer}."
 
 
 def _finalists(analysis: Analysis) -> dict[str, Any] | None:
@@ -137,8 +127,8 @@ def _finalists(analysis: Analysis) -> dict[str, Any] | None:
         names = dict.fromkeys(trial_of(run.trial_id) for run in analysis.state.repeats.all())
         ended = sum(run.status == "completed" for run in analysis.state.repeats.all())
         text = (
-            f"Trials {', '.join(names)} are trained again with other seeds; {ended} of these trainings "
-            "have ended, and they are not compared yet."
+            f"Trials {', '.join(names)} are trained again with other seeds; {ended} of these trainings have ended. "
+            "They are compared when all have."
         )
         return {"text": text, "rows": [], "strong": ()}
     rows: list[list[Cell | str]] = []
@@ -158,7 +148,7 @@ def _finalists(analysis: Analysis) -> dict[str, Any] | None:
                 Cell("winner" if won else "no difference shown" if alike else "", "nowrap"),
             ]
         )
-    text = "The best trials once more with other seeds, since a single training is partly luck."
+    text = "The best trials were trained again with other seeds, because a single training is partly luck."
     if len(verdict.scores) > 1:
         text += f" Trial {verdict.describe()}."
     if average := average_line(analysis.state):
@@ -184,8 +174,8 @@ def _guards(analysis: Analysis) -> dict[str, Any] | None:
             shown = [run, "" if wer is None else f"{wer:.2f}", *cells, interval, f"{each.max_loss:g}"]
             rows.append([*shown, Cell(names.get(each.guard, each.guard), "nowrap"), Cell(kept, "nowrap")])
     text = (
-        "What could be exported was measured on data that nothing was trained on, beside the base model. What is shown "
-        f"to lose more than is allowed is passed over. {guards_line(state)}."
+        "Guards are data sets that were not trained on. The base model and the models that could be exported were "
+        f"measured on them; one that clearly loses more than is allowed is not exported. {guards_line(state)}."
     )
     return {"text": text, "rows": rows, "strong": strong}
 
@@ -204,52 +194,36 @@ def _about(analysis: Analysis) -> list[list[str]]:
     budget = f"{steps} steps" if steps else f"{analysis.budget / max(1, analysis.epoch_samples):.3g} epochs"
     gpus = f"{resources.gpus:g} GPU and " if resources.gpus else ""
     workers = f" for {resources.workers} workers" if resources.workers > 1 else ""
-    held = f"{gpus}{resources.cpus:g} CPU a trial{workers}, {resources.concurrent} at a time"
+    held = f"{gpus}{resources.cpus:g} CPU per trial{workers}, {resources.concurrent} trials at a time"
     rungs = ", ".join(f"{rung:,}" for rung in settings.rungs)
     return [
-        ["budget of a trial", f"{analysis.budget:,} samples seen ({budget})"],
-        ["rungs", f"{rungs} samples seen: where trials are measured, and the worse ones stopped"],
+        ["full budget", f"{analysis.budget:,} samples seen ({budget})"],
+        ["rungs", f"{rungs} samples seen: the points at which trials are evaluated and poor ones stopped"],
         ["hardware", f"{held}; {platform}".rstrip("; ")],
     ]
 
 
 def _trials(analysis: Analysis) -> dict[str, Any]:
-    """All trials; of many the best ones too, which come first."""
-    trials = analysis.trials
-    many = len(trials) > _MOST_ROWS
-    measured = [trial for trial in trials if many and trial.best_value is not None]
-    measured.sort(key=lambda trial: (trial.best_value, trial_order(trial.trial_id)))
-    tables = {"best": measured[:_BEST_ROWS], "all": trials}
-    return {"count": len(trials), "many": many} | {
-        name: _trial_table(analysis, shown) for name, shown in tables.items()
-    }
-
-
-def _trial_table(analysis: Analysis, trials: Sequence[Trial]) -> dict[str, Any]:
+    """All trials, from the lowest WER on."""
     settings, winner = list(analysis.parameters), analysis.winning_trial
-    names = ["trial", "status", *(SHORT_NAMES.get(name, name) for name in settings)]
+    trials = sorted(analysis.trials, key=rank)
     second = [] if analysis.state.task == TRANSLATE else ["CER %"]
-    names += ["effective", "WER %", *second, "epochs", "time"]
-    rows, reasons = [_trial_row(trial, settings, bool(second)) for trial in trials], list(map(_why, trials))
-    explained = any(reasons)
-    if explained:
-        names.append("why it ended")
-        rows = [[*row, Cell(reason, "words")] for row, reason in zip(rows, reasons, strict=True)]
-    strong = [i for i, trial in enumerate(trials) if trial is winner]
-    return {"names": names, "rows": rows, "numbers": 2, "after": int(explained), "strong": strong}
+    names = ["trial", "WER %", *second, *(SHORT_NAMES.get(name, name) for name in settings)]
+    names += ["epochs", "time", "status", "why it ended"]
+    rows = [_trial_row(trial, settings, with_cer=bool(second)) for trial in trials]
+    return {"names": names, "rows": rows, "strong": [i for i, trial in enumerate(trials) if trial is winner]}
 
 
-def _trial_row(trial: Trial, names: Sequence[str], with_cer: bool) -> list[Cell | str]:
-    cer = "" if trial.best_cer is None else f"{trial.best_cer:.2f}"
+def _trial_row(trial: Trial, names: Sequence[str], *, with_cer: bool) -> list[Cell | str]:
+    rates = [trial.best_value, *([trial.best_cer] if with_cer else [])]
     return [
         trial.trial_id,
-        Cell(OUTCOMES[trial.status], _STATUS.get(trial.status, "nowrap")),
+        *("" if rate is None else f"{rate:.2f}" for rate in rates),
         *(tell(trial.config.get(name, "")) for name in names),
-        str(trial.effective_batch or ""),
-        "" if trial.best_value is None else f"{trial.best_value:.2f}",
-        *([cer] if with_cer else []),
         f"{trial.epoch:.2f}",
         clock(trial.elapsed),
+        Cell(OUTCOMES[trial.status], _STATUS.get(trial.status, "nowrap")),
+        Cell(_why(trial), "words"),
     ]
 
 
@@ -263,17 +237,15 @@ def _cost_table(costs: Costs) -> dict[str, Any] | None:
     if not costs.total:
         return None
     found = [(share.name, share.runs, share.hours) for share in costs.shares]
-    found.append(("in all", sum(share.runs for share in costs.shares), costs.total))
+    found.append(("total", sum(share.runs for share in costs.shares), costs.total))
     rows = [
         [name, str(runs), costs.tell(hours).split()[0], f"{100 * hours / costs.total:.0f} %"]
         for name, runs, hours in found
     ]
-    text = (
-        f"A run holds {costs.each:g} {costs.device}{'s' if costs.each > 1 else ''} from its start to its end."
-    )
+    text = f"Each run uses {costs.each:g} {costs.device}{'s' if costs.each > 1 else ''} from its start to its end."
     if costs.saved and costs.full:
         text += (
-            f" Had no trial been stopped early, the trials would have taken about {costs.tell(costs.full)} instead of "
-            f"{costs.tell(costs.trials)}: {100 * costs.saved / costs.full:.0f} % were saved."
+            f" Without early stopping the trials would have taken about {costs.tell(costs.full)} instead of "
+            f"{costs.tell(costs.trials)}: it saved {100 * costs.saved / costs.full:.0f} %."
         )
     return {"text": text, "unit": costs.unit, "rows": rows}

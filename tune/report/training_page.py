@@ -7,25 +7,21 @@ from tune.report.analysis import Analysis, last_line
 from tune.report.costs import OUTCOMES
 from tune.report.figures import draw_training
 from tune.report.scales import tell
-from tune.report.shared import gain_tile, shared_parts, test_tiles
+from tune.report.shared import shared_parts, tiles
 from tune.util.console import clock
 
 
 def training_page(analysis: Analysis) -> str:
-    config, base, trained = analysis.settings.base, analysis.state.comparable_base, analysis.winner
+    config, trained = analysis.settings.base, analysis.winner
     trial = analysis.trials[0] if analysis.trials else None
     outcome = analysis.stage if trial is None else OUTCOMES[trial.status]
     lead = f"Training of {analysis.model} on {analysis.data}, {config.language} · {outcome}"
     if trial is not None:
         epoch = max(trial.epoch, trial.checkpoint_epoch)  # saved between two evaluations
         lead += f" after {epoch:.2f} epochs, {clock(trial.elapsed)}"
-    tiles = [(f"{base:.2f} %", f"WER of the base model, {analysis.model}")]
-    if trained is not None:
-        interval = ""
-        if trained.interval is not None:
-            interval = f", 95 % interval {trained.interval[0]:.2f} to {trained.interval[1]:.2f}"
-        tiles.insert(0, (f"{trained.value:.2f} %", f"WER after training{interval}"))
-        tiles += [gain_tile(base, trained.value), *test_tiles(analysis)]
+    interval = ""
+    if trained is not None and trained.interval is not None:
+        interval = f", 95 % interval {trained.interval[0]:.2f} to {trained.interval[1]:.2f}"
     each = max(1, analysis.epoch_samples)
     rows: list[list[str]] = []
     best: list[int] = []
@@ -38,7 +34,7 @@ def training_page(analysis: Analysis) -> str:
         analysis.name,
         lead,
         task=analysis.state.task,
-        tiles=tiles,
+        tiles=tiles(analysis, f"validation WER{interval}"),
         error=last_line(trial.error) if trial is not None and trial.error else "",
         curve=draw_training(analysis),
         evaluations=rows,

@@ -21,7 +21,7 @@ def summary(analysis: Analysis) -> list[str]:
     """State, winner and advice for a terminal, a line each."""
     lines = [
         f"{'state':<9} {state_text(analysis)}",
-        f"{'baseline':<9} WER {analysis.state.comparable_base:.2f} %  {analysis.model} untouched",
+        f"{'baseline':<9} WER {analysis.state.comparable_base:.2f} %  {analysis.model} before fine-tuning",
     ]
     winner = analysis.winner
     if winner is not None:
@@ -29,6 +29,8 @@ def summary(analysis: Analysis) -> list[str]:
         if analysis.state.verdict is not None:
             word, seeds = "winner", f", {winner.describe()}"
         lines.append(f"{word:<9} WER {winner.value:.2f} %  trial {winner.trial_id}{seeds}")
+    if analysis.gain_text:
+        lines.append(f"{'gain':<9} {analysis.gain_text}")
     for found in advise(analysis):
         lines.append(f"{'advice':<9} {found.seen} {found.follows}".rstrip().replace("`", ""))
     return [words(line, analysis.state.task) for line in lines]

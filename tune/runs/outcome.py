@@ -41,16 +41,10 @@ class Outcome:
 
 def print_gain(outcome: Outcome, console: Console) -> None:
     """By how much the result is better than the untouched model, and how sure that is; nothing where it is not."""
-    value, base = outcome.state.value, outcome.state.comparable_base
-    if value is None or value >= base:
-        return
     analysis = Analysis(outcome.plan.experiment_folder, outcome.state, stage="finished", storage_option="")
-    text = f"gain      {base - value:10.2f} points: {100 * (base - value) / base:.0f} % fewer errors"
-    if analysis.gain_noise:
-        text += f"; within noise: {analysis.gain_noise}"
-    elif analysis.gain is not None:
-        text += ", 95 % interval {:.2f} to {:.2f} points".format(*analysis.gain)
-    say(console, text)
+    points, _, rest = analysis.gain_text.partition(" ")
+    if points:
+        say(console, f"gain      {points:>10} {rest}")
 
 
 def print_tested(outcome: Outcome, console: Console) -> None:

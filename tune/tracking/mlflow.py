@@ -8,13 +8,14 @@ alone.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.objectives import words
 from tune.experiments.events import ResultsWritten
-from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, default_artifact_root, is_server
+from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, default_artifact_root, is_server, sqlite_path
 from tune.experiments.options import TRIAL
 from tune.experiments.results import REPORT_FOLDER
 from tune.tracking.mlflow_connection import make_experiment, open_store, store_errors
@@ -50,6 +51,8 @@ _MOST_RUNS = 50_000
 """As many as MLflow returns at once."""
 _FILES = ("experiment.yaml", "space.yaml", "results.json", "dropped_clips.jsonl")
 """Artifacts of the experiment's run, beside the report."""
+_TRANSCRIPTS = re.compile(r'<section id="transcripts">.*?</section>', re.DOTALL)
+"""What of the report stays on this machine and the experiment's storage: texts and sound of clips."""
 
 
 @dataclasses.dataclass
@@ -198,8 +201,11 @@ class MlflowStore(Store):
         for path in (folder / name for name in _FILES):
             if path.is_file():
                 self._client.log_artifact(own.run_id, str(path))
-        if (folder / REPORT_FOLDER).is_dir():
-            self._client.log_artifacts(own.run_id, str(folder / REPORT_FOLDER), REPORT_FOLDER)
+        local = sqlite_path(self._target.tracking_uri) is not None
+        for page in (folder / REPORT_FOLDER).glob("*.html"):
+            text = page.read_text(encoding="utf-8")
+            text = text if local else _TRANSCRIPTS.sub("", text)
+            self._client.log_text(own.run_id, text, f"{REPORT_FOLDER}/{page.name}")
 
 
 def find_own(client: MlflowClient, experiment_id: str, created: float) -> HeldRun | None:

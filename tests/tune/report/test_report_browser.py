@@ -17,18 +17,22 @@ from tune.report.writer import save_page
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 SECTIONS = (
-    *("Finalists", "What to do with it", "What was searched", "How the search went", "What the settings did"),
-    *("Trials", "What it cost", "Data", "Clips left out"),
-    "Going on",
+    *("Advice", "Learning curves", "Winning settings", "Finalists", "Effect of the settings"),
+    *("Trials", "Search space", "Cost", "Data", "Clips left out", "Next steps"),
 )
 FIGURES = {
-    *("curves", "slice-learning-rate", "slice-warmup-ratio", "slice-train-batch-size"),
+    *("curves", "parallel", "slice-learning-rate", "slice-warmup-ratio", "slice-train-batch-size"),
     "slice-gradient-accumulation-steps",
 }
 SEEN = """const texts = [...document.querySelectorAll('figure svg text')];
 const on = document.getElementById('curves')._context;
 return [texts.map(text => text.getBoundingClientRect().height).filter(height => height),
   getComputedStyle(document.body).color, getComputedStyle(texts[0]).fill, on.modeBarButtons, on.showSendToCloud]
+"""
+SORTED = """const heads = [...document.querySelectorAll('.sortable th')];
+const head = heads.find(each => each.innerText.trim() === arguments[0]);
+head.querySelector('button').click();
+return [...document.querySelectorAll('.sortable tbody tr')].map(row => row.cells[head.cellIndex].innerText.trim())
 """
 NAME = "a-rather-long-name-of-an-experiment-that-somebody-chose_2026.11.21"
 
@@ -75,6 +79,15 @@ def test_a_page_is_complete_quiet_and_fits(rich: Path, browser: Any, tmp_path: P
         assert min(heights) > 7  # pixels of a line of text
         assert ink == drawn == ("rgb(227, 230, 234)" if dark else "rgb(31, 35, 41)")
         assert (buttons, upload) == ([["toImage", "zoom2d", "pan2d", "resetScale2d"]], False)
+
+
+def test_trials_are_sorted_by_a_click(rich: Path, browser: Any) -> None:
+    """Numbers as numbers and empty cells last, the other way with the next click; first they are by WER."""
+    screenshots.look(browser, rich, screenshots.DESKTOP)
+    rates, again = (browser.execute_script(SORTED, "lr") for _ in range(2))
+    assert [float(rate) for rate in rates] == sorted(map(float, rates)) == [*map(float, reversed(again))]
+    wers = browser.execute_script(SORTED, "WER %")
+    assert wers[-1] == "" and [float(wer) for wer in wers[:-1]] == sorted(map(float, wers[:-1]))
 
 
 def test_no_script_of_others_runs(browser: Any, tmp_path: Path) -> None:

@@ -76,9 +76,9 @@ def final_round(folder: Path, **asked: Any) -> Search:
 @pytest.mark.parametrize(
     ("wer", "exported", "told"),
     [
-        (24.0, "001-a1", "WER 24.00 %, no higher than that of the best of them (31.00 %)"),
-        (31.0, "001-a1", "WER 31.00 %, no higher than that of the best of them (31.00 %)"),
-        (31.1, "001-r2", "WER 31.10 %; 001-r2 with 31.00 % is exported instead"),
+        (24.0, "001-a1", "WER 24.00 %, no more than the best of them (31.00 %)"),
+        (31.0, "001-a1", "WER 31.00 %, no more than the best of them (31.00 %)"),
+        (31.1, "001-r2", "WER 31.10 %; 001-r2 is better with 31.00 %"),
     ],
 )
 def test_it_is_exported_where_it_is_no_worse_than_the_best_repeat(
@@ -88,7 +88,7 @@ def test_it_is_exported_where_it_is_no_worse_than_the_best_repeat(
     averager = Averager(search, wer)
     averager.average()
     assert averager.made == ["001-r2 001-r1"], "the winner's repeats, from the best on"
-    assert averager.told == [f"001-a1, the mean of 001-r2 and 001-r1: {told}"]
+    assert averager.told == [f"001-a1, the average of the weights of 001-r2 and 001-r1, has {told}"]
     assert search.state.best().trial_id == search.state.chosen.run == exported
     assert search.state.winner == "001"
     found = search.end()

@@ -101,7 +101,7 @@ def test_a_gain_has_its_interval_or_is_within_noise(tmp_path: Path) -> None:
     assert [line for line in lines if re.fullmatch(interval, line)], lines
     lines = printed(search_outcome(tmp_path / "near", baseline=10.9))
     assert (
-        "gain            0.70 points: 6 % fewer errors; within noise: seeds alone make up to 1.5 points"
+        "gain            0.70 points: 6 % fewer errors; within noise: two seeds can differ by 1.5 points"
         in lines
     )
 

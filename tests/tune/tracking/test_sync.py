@@ -85,6 +85,9 @@ def test_cut_in_the_middle_and_back(made: MadeLog, server: str, proxy: CutProxy,
     made.end("001")
     made.trial("003", 55.0)
     made.end("002", "failed")
+    (made.folder / "report").mkdir()
+    secret = '<section id="transcripts"><p>what was\nsaid</p></section>'
+    (made.folder / "report" / "report.html").write_text(f"the {secret}report")
     wait_for(lambda: "onnection" in (sync.problem or ""), 30)
     proxy.start()
     made.finish()
@@ -98,6 +101,8 @@ def test_cut_in_the_middle_and_back(made: MadeLog, server: str, proxy: CutProxy,
     assert steps(client, runs["001"].info.run_id) == [384, 1088, 3200]
     assert client.get_run(parent).info.status == "FINISHED"
     assert "results.json" in {file.path for file in client.list_artifacts(parent)}
+    page = client.download_artifacts(parent, "report/report.html", str(made.folder))
+    assert Path(page).read_text() == "the report", "texts and sound of clips stay here"
 
 
 def test_given_up_at_the_end_and_told_how_to_deliver(tmp_path: Path, proxy: CutProxy, begin: Begin) -> None:

@@ -16,6 +16,10 @@ function coloured(value) {
   return value;
 }
 
+// Parallel coordinates are drawn with WebGL.
+const webgl = document.createElement("canvas").getContext("webgl");
+for (const place of document.querySelectorAll(".plot#parallel")) if (!webgl) place.closest("figure").remove();
+
 function draw() {
   for (const place of document.querySelectorAll(".plot")) {
     const { data, layout } = coloured(JSON.parse(place.nextElementSibling.textContent));

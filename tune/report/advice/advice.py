@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-FEW = 8
-"""Trials that compare, below which a search tells little of its space."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Advice:

@@ -12,7 +12,6 @@ RULES: tuple[Callable[[Analysis], Iterator[Advice]], ...] = (
     results.worse_than_base,
     results.most_is_wrong,
     results.nothing_left,
-    results.short_window,
     trials.trials_failed,
     settings.all_diverged,
     settings.diverges_above,
@@ -20,9 +19,7 @@ RULES: tuple[Callable[[Analysis], Iterator[Advice]], ...] = (
     results.still_falling,
     results.rises_at_the_end,
     trials.none_went_whole,
-    results.gain_is_noise,
     trials.clips_dropped,
-    trials.few_trials,
 )
 """In the order in which they are told; each gives nothing where the numbers do not carry it."""
 

@@ -15,7 +15,7 @@ from tune.search.records import Trial
 from tune.space.parameters import ChoiceParameter, Parameter, show
 
 _LEAST_TRIALS = 8
-"""Fewer trials that compare say nothing of a range."""
+"""Comparable trials below which nothing is said of a range."""
 _BEST_SHARE = 0.15
 _LEAST_BEST = 3
 """The best of the trials are so large a share of them, and no fewer than so many."""
@@ -24,7 +24,7 @@ _EDGE = 0.1
 _AT_EDGE = 2 / 3
 """Share of the best trials there from which the range seems too narrow."""
 _CHANCE = 0.05
-"""A choice's last value is told only where so many of the best would have it by chance less often than this."""
+"""A choice's last value is named only where so many of the best would have it by chance less often than this."""
 _ASTRAY = 0.8
 """Share of the trials above a learning rate that went astray from which the range is too high."""
 _ASTRAY_BELOW = 0.1
@@ -93,14 +93,14 @@ def _widen(
     if isinstance(parameter, ChoiceParameter):
         largest = "largest" if upper else "smallest"
         return Advice(
-            f"{count} best trials have `{name}` {show(values[0])}, the {largest} one that was searched.",
+            f"{count} best trials have `{name}` {show(values[0])}, the {largest} value searched.",
             f"Add {show(beyond)} to its values.",
         )
     bound = number(float((parameter.high if upper else parameter.low) or 0))
     spread = " to ".join(dict.fromkeys([number(values[0]), number(values[-1])]))
     return Advice(
-        f"{count} best trials lie at the {'upper' if upper else 'lower'} bound of `{name}`, {bound}: at {spread}.",
-        f"Widen it: `{'high' if upper else 'low'}: {number(float(beyond))}`.",
+        f"{count} best trials are at the {'upper' if upper else 'lower'} bound {bound} of `{name}` ({spread}).",
+        f"Widen the range: `{'high' if upper else 'low'}: {number(float(beyond))}`.",
     )
 
 
@@ -113,7 +113,7 @@ def all_diverged(analysis: Analysis) -> Iterator[Advice]:
     follows = f"They had `learning_rate` {lowest}: set a lower one."
     if "learning_rate" in analysis.parameters:
         follows = f"Lower the range of `learning_rate`: search below {lowest}, the lowest that diverged."
-    yield Advice(f"{analysis.all_diverged_words}: a loss or WER was no finite number.", follows)
+    yield Advice(f"{analysis.all_diverged_words}: a loss or WER was not a finite number.", follows)
 
 
 def diverges_above(analysis: Analysis) -> Iterator[Advice]:
@@ -134,8 +134,8 @@ def diverges_above(analysis: Analysis) -> Iterator[Advice]:
             and below
         ):
             yield Advice(
-                f"{bad} of {len(above)} trials with a `learning_rate` of {number(rate)} and more went astray "
-                f"(diverged, or far above the base model), {stray} of {len(below)} below.",
+                f"{bad} of {len(above)} trials with `learning_rate` {number(rate)} or more diverged or ended far above "
+                f"the base model's WER, and {stray} of {len(below)} with a lower one.",
                 f"Lower the range: `high: {number(rate)}`; or search more warmup.",
             )
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from tune.report.advice.advice import FEW, Advice, counted
+from tune.report.advice.advice import Advice
 from tune.report.analysis import Analysis, last_line
 
 _FAILED_SHARE = 0.1
@@ -30,7 +30,7 @@ def trials_failed(analysis: Analysis) -> Iterator[Advice]:
         seen = f"{len(failed)} of {len(trials)} trials failed. {which}"
     yield Advice(
         f"{seen} with: {error.rstrip('.')}.",
-        "Search smaller values of `train_batch_size`, or `--set gradient_checkpointing=true`."
+        "Search smaller values of `train_batch_size`, or use `--set gradient_checkpointing=true`."
         if memory
         else "",
     )
@@ -43,11 +43,11 @@ def none_went_whole(analysis: Analysis) -> Iterator[Advice]:
         return
     if any(trial.status != "early_stopped" for trial in ranked):
         return
+    which = "the only one was" if len(ranked) == 1 else f"all {len(ranked)} were"
     yield Advice(
-        f"No trial had its whole budget: {'the only one was' if len(ranked) == 1 else f'all {len(ranked)} were'} "
-        "stopped early.",
-        "What the settings come to at the end is not known. Stop less: `reduction_factor: 2`, or a larger "
-        "`min_trials_per_rung`; or search ranges nearer to the usual settings.",
+        f"No trial was trained on the full budget: {which} stopped early.",
+        "How good the settings are at the end is unknown. Stop fewer trials (`reduction_factor: 2`, or a larger "
+        "`min_trials_per_rung`), or search ranges nearer to the usual settings.",
     )
 
 
@@ -59,33 +59,5 @@ def clips_dropped(analysis: Analysis) -> Iterator[Advice]:
         return
     yield Advice(
         f"{dropped:,} of {total:,} clips ({100 * dropped / total:.0f} %) were left out.",
-        "`dropped_clips.jsonl` lists them; mended they are training data.",
-    )
-
-
-def few_trials(analysis: Analysis) -> Iterator[Advice]:
-    measured = len(analysis.ranked)
-    if analysis.stage == "running" or measured >= FEW:
-        return
-    if analysis.all_diverged:  # which is a lesson of its own
-        return
-    if not measured:
-        why = "No trial reached an evaluation"
-        if not analysis.trials:
-            why = "No trial was begun"
-        elif evaluated := sum(bool(trial.evaluations) for trial in analysis.trials):
-            what = "The only trial that was measured" if evaluated == 1 else "All trials that were measured"
-            why = f"{what} failed later on"
-        yield Advice(f"{why}, so there is nothing to learn of the settings yet.")
-        return
-    best = analysis.state.records.best()
-    if not analysis.state.comparable_base or (
-        best is not None and best.best_value == 0
-    ):  # nothing is left to search for
-        return
-    more = max(2 * len(analysis.trials), 16)
-    command = f"tune-whisper --resume {analysis.name} --trials {more}{analysis.storage_option}"
-    tell = "tells" if measured == 1 else "tell"
-    yield Advice(
-        f"{counted(measured, 'measured trial')} {tell} little of so many settings.", f"`{command}` adds some."
+        "`dropped_clips.jsonl` lists them with the reasons; once corrected they can be used.",
     )
