@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MOST_SIGNS = 12
 _WORST = 30
-_KINDS = {"substitute": "written for another", "delete": "left out", "insert": "added"}
+_KINDS = {"substitute": "substituted", "delete": "deleted", "insert": "inserted"}
 
 
 def evaluation_page(result: EvaluationResult) -> str:
@@ -80,13 +80,13 @@ def _tiles(scores: Scores) -> list[tuple[str, str]]:
     if scores.baseline is not None:
         found = scores.comparisons[scores.objective]
         shown = "" if found.shown else ": no difference shown"
-        label = f"points to {scores.baseline.model}, {p_sentence(found.p_value)}{shown}"
+        label = f"points of difference to {scores.baseline.model}, {p_sentence(found.p_value)}{shown}"
         tiles.append((points(found.difference), label))
     if scores.translates:
         tiles.append((f"{model.bleu or 0.0:.2f}", "BLEU"))
     else:
         right = 100.0 * without_error(model) / len(scores.reference)
-        tiles.append((f"{right:.0f} %", "of the clips without an error"))
+        tiles.append((f"{right:.0f} %", "of the clips have no error"))
     return [
         *tiles,
         (f"{speed.real_time_factor:.3f}", f"real-time factor on {speed.device}, {speed.precision}"),
@@ -113,17 +113,17 @@ def _method(result: EvaluationResult) -> list[str]:
         rates_note(config)
         if scores.translates
         else f"Normaliser {scores.normalizer.name}: {scores.normalizer.description}.",
-        "Rates are corpus-level: all errors over all that was said. Intervals take the clips for independent: they "
-        "are too narrow where few speakers speak, or where a rare clip is all wrong.",
+        "Rates are corpus-level: all errors divided by the length of all references. Intervals treat clips as "
+        "independent: they are too narrow where there are few speakers, or a few clips have most of the errors.",
         f"Decoding: {beams}, {found.precision}, {found.batch_size} clips at a time on {found.device}: "
-        f"{found.audio_seconds:.1f} s of audio in {found.seconds:.1f} s, without reading audio and computing features.",
+        f"{found.audio_seconds:.1f} s of audio in {found.seconds:.1f} s, not counting reading and features.",
     ]
     if scores.baseline is not None:
         items.append(
-            f"p: Student's t over {len(scores.reference):,} utterances; from 0.05 on no difference is shown."
+            f"p: Student's t over {len(scores.reference):,} clips, paired; from 0.05 on no difference is shown."
         )
     if scores.empty_references:
-        items.append(f"{scores.empty_references:,} clips in which nothing is said count in no rate.")
+        items.append(f"{scores.empty_references:,} clips in which nothing is said are not part of any rate.")
     if dropped:
         items.append(f"Left out: {dropped}.")
     return items + [note for note in result.notes if not note.startswith("WARNING: ")]

@@ -68,8 +68,7 @@ def plan_evaluation(
     values = {name: known[name] for name in _DECODING if name in known}
     if data is None and "data" not in known:
         raise ConfigError(
-            f"--data: is needed, since {model.shown} does not say what it was tuned on; give what --data of a "
-            "search takes"
+            f"--data: is needed, since {model.shown} does not say what it was trained on; give data as for a search"
         )
     trained_on = "data" in known and (data is None or same_source(data, known["data"]))
     if trained_on:
@@ -99,8 +98,8 @@ def plan_evaluation(
 def _refuse_other_splits(model: NamedModel, given: Mapping[str, Any]) -> None:
     """Raise `ConfigError` where other splits than those of the training would be made: of its clips, partly."""
     problems = [
-        f"--set {name}: would make other splits than those that {model.shown} was trained with, and measure it on "
-        "clips that it was trained on; leave it away, or give data that it was not trained on with --data"
+        f"--set {name}: would make other splits than {model.shown} was trained with, and measure it on clips that it "
+        "was trained on; leave it out, or give other data with --data"
         for name in SPLIT_SETTINGS
         if name in given and given[name] != model.settings.get(name)
     ]
@@ -136,11 +135,13 @@ def _notes(model: NamedModel, config: TrainConfig, split: str, trained_on: bool)
             f"WARNING: {model.shown} was tuned for language {tuned} and is evaluated in {config.language}"
         )
     if trained_on and config.splits is None and (role == "train" or split in ("all", config.train_split)):
-        found.append(f"WARNING: {model.shown} was trained on clips of this split, so the figures flatter it")
+        found.append(
+            f"WARNING: {model.shown} was trained on clips of this split, so its figures are too good"
+        )
     elif trained_on and (role == "validation" or split == config.validation_split):
         found.append(
-            "WARNING: the settings and the checkpoint were chosen by this split, which flatters them a little; the "
-            "test split does not"
+            "WARNING: the settings and the checkpoint were chosen on this split, so the figures are a little too good; "
+            "those of the test split are not"
         )
     return found
 
