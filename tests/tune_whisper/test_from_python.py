@@ -84,9 +84,9 @@ MISTAKES: list[tuple[Callable[..., Any], dict[str, Any], type[UserError], str]] 
         ConfigError,
         "argument trials: invalid int value: 'many'; see help(search)",
     ),
-    (search, {"space": "lr_batch", "plateau_points": 1}, ConfigError, "plateau_points: goes with plateau=N;"),
-    (search, {"resume": "nothing"}, ExperimentError, "nor any other; storage names the place"),
-    (train, {"trial": "001"}, ConfigError, "trial: goes with from_experiment=EXPERIMENT, whose settings"),
+    (search, {"space": "lr_batch", "plateau_points": 1}, ConfigError, "plateau=N; add that or remove"),
+    (search, {"resume": "nothing"}, ExperimentError, "no experiment 'nothing' in experiments"),
+    (train, {"trial": "001"}, ConfigError, "from_experiment=EXPERIMENT, whose settings"),
     (
         train,
         {"from_experiment": "x", "track": ["mlflow", "tensorboard"], "trial": "001"},
