@@ -35,7 +35,7 @@ class Example:
 def find_examples(analysis: Analysis) -> list[Example]:
     """The clips whose transcripts were kept with the checkpoint; none where they, or the base model's, were not."""
     best, base = analysis.state.best(), baseline_clips(analysis.folder.path)
-    kept = analysis.clips([best])[0].texts if best is not None and analysis.clips([best]) else ()
+    kept = [texts for clips in analysis.clips([best] if best is not None else []) for texts in clips.texts]
     before = {(name, said): written for name, said, written in base.texts} if base is not None else {}
     chosen = [texts for texts in kept if texts[:2] in before]
     sounds = _sounds(analysis, {texts[:2] for texts in chosen}) if chosen and analysis.audio else {}

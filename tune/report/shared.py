@@ -6,7 +6,7 @@ import datetime
 import shlex
 from typing import Any
 
-from trainer.scoring.normalizers import rates_note
+from trainer.scoring.normalizers import rates_note, unit_note
 from trainer.scoring.objectives import objective_value, objective_words
 from tune.experiments.mlflow_store import is_server
 from tune.experiments.results import no_gain_line, source_table
@@ -87,6 +87,7 @@ def shared_parts(analysis: Analysis) -> dict[str, Any]:
         "commands": _commands(analysis),
         "server": uri if is_server(uri) else "",
         "examples": find_examples(analysis),
+        "gap": "" if unit_note(settings.base) else " ",
         "losses": draw_losses(analysis),
         "gain": gain_words(analysis),
     }
