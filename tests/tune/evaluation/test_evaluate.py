@@ -177,7 +177,7 @@ def test_an_experiment_stands_for_its_winner_on_its_own_data(
 
 
 MISTAKES = {
-    "no such model": (["nothing"], ["'nothing'", "no folder", "no experiment"]),
+    "no such model": (["nothing"], ["'nothing'", "not a folder", "an experiment in"]),
     "no weights": (["hollow", "--data", "demo"], ["hollow", "no weights", "model.safetensors"]),
     "another format": (["converted", "--data", "demo"], ["converted", "model.bin is in another format"]),
     "no data": (["demo"], ["--data", "demo does not say"]),
