@@ -16,10 +16,11 @@ step() { printf '\n== %s (%s)\n' "$*" "$(date +%T)"; }
 
 step "build the wheel"
 mkdir -p "$out" && cd "$out"
-rm -rf dist env old experiments model hear.py joined.wav joined.txt
+if [ -n "$(ls -A)" ]; then echo "$out: is not empty; give a new folder"; exit 2; fi
 "$python" -m venv env
 env/bin/pip install -q build
-env/bin/python -m build --wheel -o dist "$checkout" > build.log
+mkdir source && git -C "$checkout" archive HEAD | tar -x -C source
+env/bin/python -m build --wheel -o dist source > build.log
 
 step "install it in a clean environment"
 env/bin/pip install -q -c "$checkout/constraints.txt" torch
@@ -42,10 +43,11 @@ import sys
 
 if sys.argv[1] == "join":
     import csv, numpy, soundfile
+    from pathlib import Path
     rows = [row for row in csv.DictReader(open(sys.argv[2])) if row["split"] == "test"]
     pieces, texts, seconds = [], [], 0.0
     for row in rows:
-        samples, rate = soundfile.read(row["audio"])
+        samples, rate = soundfile.read(Path(sys.argv[2]).parent / row["audio"])
         pieces += [samples, numpy.zeros(rate // 4)]
         texts.append(row["text"])
         seconds += len(samples) / rate + 0.25

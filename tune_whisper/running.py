@@ -149,8 +149,10 @@ def train(
 
 def _run(function: Callable[..., Experiment], given: Mapping[str, Any]) -> Experiment:
     options = dict(given)
-    own = ("space", "config", "quiet", "on_trial_end")
-    space, config, quiet, on_trial_end = (options.pop(name, None) for name in own)
+    own = ("space", "config", "quiet", "on_trial_end", "notify")
+    space, config, quiet, on_trial_end, notify = (options.pop(name, None) for name in own)
+    # A secret, and everybody on the machine sees a process's words.
+    variables = {"TUNE_WHISPER_NOTIFY": notify} if notify else {}
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "space.yaml" if isinstance(space, Mapping) else None
         if made is not None:
@@ -159,7 +161,7 @@ def _run(function: Callable[..., Experiment], given: Mapping[str, Any]) -> Exper
         words += option_words(space=made or space, **options)
         shown = _Shown(Path(folder) / "answer.json", quiet or options.get("dry_run", False), on_trial_end)
         with in_keywords(function, made):
-            return _in_own_process(function.__name__, words, shown)
+            return _in_own_process(function.__name__, words, shown, variables)
 
 
 def _write_space(space: Mapping[str, Any], path: Path) -> None:
@@ -246,7 +248,9 @@ class _Shown:
         self._draw(progress_page(table, [*self.lines], ended=ended))
 
 
-def _in_own_process(command: str, words: list[str], shown: _Shown) -> Experiment:
+def _in_own_process(
+    command: str, words: list[str], shown: _Shown, variables: Mapping[str, str]
+) -> Experiment:
     """Run a command as `tune_whisper.process`; what it prints is shown here.
 
     It is in a session of its own, so that Ctrl-C reaches it once, from here; it ends where this process does, with
@@ -261,7 +265,7 @@ def _in_own_process(command: str, words: list[str], shown: _Shown) -> Experiment
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables},
         start_new_session=True,
     )
     reader = threading.Thread(target=shown.take_lines, args=(process.stdout,), daemon=True)

@@ -157,7 +157,7 @@ def check_address(address: str) -> None:
     if speaks_http:
         raise ResourceError(
             f"--address {address}: is a web server, probably Ray's dashboard; give HOST:6379 to join the cluster, or "
-            f"send a job with tune-whisper submit --address http://{address}"
+            f"send a job with tune-whisper submit --address http://{address} -- ..."
         )
 
 

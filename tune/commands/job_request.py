@@ -140,6 +140,7 @@ def _request(
             "path on a cluster of one node), s3://BUCKET/... or gs://BUCKET/..."
         )
     extras = {extra_of(settings.get("optimizer") or ""), "deepspeed" if settings.get("deepspeed") else None}
+    extras |= {"tensorboard", "wandb"} & set(arguments.track or ())
     request = JobRequest(
         words=sent,
         name=name,

@@ -17,7 +17,7 @@ from trainer.errors import ConfigError, ModelError
 from trainer.files import write_whole
 from trainer.model.adapters import ADAPTER_WEIGHTS
 from trainer.model.pretrained import find_model
-from tune.experiments.experiment import Experiment, Find, find_experiment, full_name
+from tune.experiments.experiment import Experiment, Find, find_experiment
 from tune.experiments.folder import EXPERIMENT_FILE
 from tune.util.files import read_object
 
@@ -56,8 +56,8 @@ def open_model(word: str, storage: Storage, find: Find = find_experiment) -> Ite
             yield found
     elif path.is_dir():
         yield _folder(word, path)
-    elif _is_name(word) and (name := full_name(word, storage.names())):
-        with _winner(storage, name, find) as found:
+    elif _is_name(word) and word in storage.names():
+        with _winner(storage, word, find) as found:
             yield found
     elif _is_hub_id(word):
         yield NamedModel(word, word, {})

@@ -91,7 +91,7 @@ def check_environment(items: Sequence[str]) -> dict[str, str]:
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             # The item itself is not shown: it may be a value that was given without its name.
             raise JobError("--env: must be NAME=VALUE, as in HF_HUB_OFFLINE=1")
-        if _SECRET_NAME.search(name.upper()):
+        if _SECRET_NAME.search(name.upper()) or name == "TUNE_WHISPER_NOTIFY":
             raise JobError(
                 f"--env {name}: looks like a secret, and everybody on the cluster can read a job's environment; {_HINT}"
             )

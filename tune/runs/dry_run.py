@@ -19,6 +19,7 @@ from trainer.files import nearest_folder
 from trainer.scoring.translation import TRANSLATE
 from tune.cluster.session import (
     alive_nodes,
+    check_shared,
     checked_address,
     gpu_precision,
     joined_address,
@@ -121,6 +122,8 @@ def show_plan(plan: Plan, console: Console, *, trials_given: bool = False, measu
     with contextlib.ExitStack() as stack:
         if measure:
             stack.enter_context(ray_session(console, plan.address))
+            if plan.storage.folder is not None:
+                check_shared(plan.storage.folder, plan.storage.text)
             resources = plan.options.resources.fit(alive_nodes())
         # What another cluster has shows only when it is joined.
         elif checked_address(plan.address) == "local":

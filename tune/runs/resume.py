@@ -86,7 +86,8 @@ def resume(
         )
         only_finish = kind == "search" and _only_finish(experiment, options)
         record = state.records[TRIAL] if kind == "training" else None
-        if record and record.outcome not in ("running", "failed") and not record.unsaved:
+        # One that has ended may lack its test split and results.
+        if record and record.outcome not in ("running", "failed") and not record.unsaved and state.written:
             raise ExperimentError(
                 f"--resume {name}: has {record.outcome}; tune-whisper train --from {name} trains again "
                 "with its settings"

@@ -71,7 +71,8 @@ def run(plan: Plan, console: Console, experiment: OpenExperiment | None = None) 
         else:
             go_on(session, experiment)
         if plan.is_training:
-            train_on_ray(session)
+            if session.state.records[TRIAL].outcome in ("running", "failed"):
+                train_on_ray(session)
         else:
             run_trials(session)
             run_repeats(session)

@@ -73,7 +73,9 @@ def training_settings(
         if other:  # the splits kept there are of other clips, or not what is wanted now
             settings["splits"] = None
             which = origin.name if origin else ""
-            notes.append(f"note: {', '.join(other)} differs from {which}, so new splits are made")
+            notes.append(
+                f"note: {', '.join(other)} differs from {which}, so the splits kept there are not used"
+            )
     return TrainingSettings(settings=settings, notes=notes, taken=taken)
 
 

@@ -51,8 +51,8 @@ def describe_rungs(rungs: tuple[int, ...], asked: int) -> str:
     if len(rungs) == asked:
         return places
     return (
-        f"{places} ({len(rungs)} of {asked}: too few samples for more, as none is placed before {LEAST_STEPS} steps "
-        "of the space's largest effective batch)"
+        f"{places} ({len(rungs)} of {asked}: too few samples for more, as none but the last is placed before "
+        f"{LEAST_STEPS} steps of the space's largest effective batch)"
     )
 
 

@@ -2,56 +2,55 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
 
 from trainer.scoring.objectives import describe_rates
-from tune.experiments.events import SearchEnded, SessionStarted, TrialEnded
+from tune.experiments.events import SearchEnded, TrialEnded
 from tune.experiments.experiment import Experiment
 from tune.tracking.sync import Log, Store, Target
-from tune.util.errors import TrackingError
+from tune.util.errors import TrackingError, error_line
 
 _SECONDS = 10.0
 
 
 class Notifier(Store):
-    """Posts what happens in this session; what happened before is no news."""
+    """Posts what comes to the log from its first sync on. What could not be posted is dropped: later it is no news."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()
         self._url = target.notify
         self._best: float | None = None
+        self._begun = False
 
     def sync(self, log: Log) -> None:
-        saved, entries = log.saved, log.entries
-        if not self.delivered:
-            begins = [n for n, entry in enumerate(entries, 1) if isinstance(entry.event, SessionStarted)]
-            self.delivered = (begins or [0])[-1]
-            self._best = _best(saved) if len(begins) > 1 else None
-        for number, entry in enumerate(entries[self.delivered :], self.delivered + 1):
-            event = entry.event
+        saved, new = log.saved, log.entries[self.delivered :]
+        before, self._best = self._best, _best(saved)
+        self.delivered = len(log.entries)
+        if not self._begun:
+            self._begun = True
+            return
+        texts = []
+        for event in (entry.event for entry in new):
             if isinstance(event, TrialEnded) and event.status == "failed":
-                why = (event.error or "").partition("\n")[0]
-                self._post(f"{saved.name}: trial {event.trial_id} failed: {why}")
+                texts.append(f"trial {event.trial_id} failed: {error_line(event.error or '')}")
             elif isinstance(event, SearchEnded):
-                self._post(f"{saved.name}: {event.status}, {_standing(saved)}")
-            self.delivered = number
-        best = _best(saved)
-        if best is not None and (self._best is None or best < self._best) and not saved.state.ended:
-            self._post(f"{saved.name}: new best, {_standing(saved)}")
-        self._best = best
+                texts.append(f"{event.status}, {_standing(saved)}")
+        if self._best is not None and (before is None or self._best < before) and not saved.state.ended:
+            texts.append(f"new best, {_standing(saved)}")
+        for text in texts:
+            self._post(f"{saved.name}: {text}")
 
     def _post(self, text: str) -> None:
         body = json.dumps({"text": text}).encode()
-        request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
         try:
+            request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=_SECONDS):
                 pass
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # neither its text nor the address, which is a secret, is shown
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            # Neither its text nor the address, which is a secret, is shown.
             why = f"HTTP {error.code}" if isinstance(error, urllib.error.HTTPError) else type(error).__name__
             raise TrackingError(f"--notify: nothing could be posted ({why})") from None
 

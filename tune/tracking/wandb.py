@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from trainer.files import write_whole
 from trainer.scoring.objectives import named_rates
 from tune.experiments.events import Evaluated
+from tune.experiments.results import TRACKING_FILE
 from tune.search.records import role_of
 from tune.tracking.sync import Log, Store, Target
 from tune.util.console import short_source
 from tune.util.errors import TrackingError, first_line
+from tune.util.files import read_object
 from tune.util.redact import hide_password
 
 if TYPE_CHECKING:
@@ -36,9 +40,12 @@ class WandbStore(Store):
     def __init__(self, target: Target) -> None:
         super().__init__()
         self._folder = target.folder.path
+        self._state = self._folder / TRACKING_FILE.replace("mlflow", "wandb")
+        held = read_object(self._state)
+        self.delivered, self.progress = held.get("events", 0), held.get("progress", 0)
         self._runs: dict[str, wandb.Run] = {}
         """Those that are open."""
-        with _calls():
+        with self._calls():
             import wandb
 
             if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.login(prompt=False):
@@ -62,7 +69,7 @@ class WandbStore(Store):
             if isinstance(event := entry.event, Evaluated):
                 values = {"epoch": event.epoch, **event.metrics, **named_rates(event.sources)}
                 points.setdefault(event.trial_id, []).append((event.samples_seen, values))
-        with _calls():
+        with self._calls():
             for trial in [*state.records.all(), *state.repeats.all()]:
                 if trial.begun and trial.trial_id in changed:
                     self._write(log.saved, trial, points.get(trial.trial_id, []))
@@ -70,6 +77,7 @@ class WandbStore(Store):
                 for name in list(self._runs):
                     self._finish(state.run(name))
         self.delivered, self.progress = len(log.entries), progress
+        write_whole(self._state, json.dumps({"events": self.delivered, "progress": progress}) + "\n")
 
     def _write(self, saved: Experiment, trial: Trial, points: list[tuple[int, dict[str, Any]]]) -> None:
         name, objective = trial.trial_id, saved.state.objective
@@ -120,18 +128,20 @@ class WandbStore(Store):
     def _finish(self, trial: Trial) -> None:
         self._runs.pop(trial.trial_id).finish(exit_code=int(trial.outcome == "failed"))
 
+    @contextlib.contextmanager
+    def _calls(self) -> Iterator[None]:
+        """Where W&B fails, the runs are left: another object opens them anew."""
+        try:
+            import wandb
+        except ImportError as error:
+            raise TrackingError("--track wandb: pip install 'tune-whisper[wandb]'") from error
+        try:
+            yield
+        except wandb.Error as error:
+            while self._runs:
+                self._runs.popitem()[1].finish()
+            raise TrackingError(f"Weights & Biases: {hide_password(first_line(error))}") from error
+
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
-
-
-@contextlib.contextmanager
-def _calls() -> Iterator[None]:
-    try:
-        import wandb
-    except ImportError as error:
-        raise TrackingError("--track wandb: pip install 'tune-whisper[wandb]'") from error
-    try:
-        yield
-    except wandb.Error as error:
-        raise TrackingError(f"Weights & Biases: {hide_password(first_line(error))}") from error

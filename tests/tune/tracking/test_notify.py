@@ -41,6 +41,7 @@ def test_news_of_a_session(tmp_path: Path, posted: tuple[str, list[str]]) -> Non
     address, texts = posted
     made = MadeLog(tmp_path / "exp")
     store, log = Notifier(made.target(notify=f"{address}/secret")), Log(made.experiment)
+    store.sync(log)  # of an empty log, as a search begins
     made.session()
     made.begin("001")
     for samples, wer in ((384, 40.0), (1088, 30.0), (3200, 35.0)):
@@ -49,7 +50,11 @@ def test_news_of_a_session(tmp_path: Path, posted: tuple[str, list[str]]) -> Non
         store.sync(log)
     made.end("001", "completed")
     made.begin("002")
-    made.end("002", "failed", error="CUDA out of memory\nmore")
+    made.end(
+        "002",
+        "failed",
+        error="Failure # 1 (occurred at 12:00)\nTraceback:\nRuntimeError: CUDA out of memory\n",
+    )
     made.finish()
     log.read()
     store.sync(log)
@@ -57,11 +62,12 @@ def test_news_of_a_session(tmp_path: Path, posted: tuple[str, list[str]]) -> Non
     assert texts == [
         f"exp: new best, WER 40.00 % (001), {before}; 0 of 4 trials ended",
         f"exp: new best, WER 30.00 % (001), {before}; 0 of 4 trials ended",
-        "exp: trial 002 failed: CUDA out of memory",
+        "exp: trial 002 failed: RuntimeError: CUDA out of memory",
         f"exp: completed, WER 30.00 % (001), {before}; 2 of 4 trials ended",
     ]
-    made.session()
     again = Notifier(made.target(notify=f"{address}/secret"))
+    again.sync(log)  # as a session that resumes does before its first event
+    made.session()
     log.read()
     again.sync(log)
     assert len(texts) == 4, "what an earlier session did is no news"
@@ -69,12 +75,22 @@ def test_news_of_a_session(tmp_path: Path, posted: tuple[str, list[str]]) -> Non
 
 def test_the_address_is_shown_and_kept_nowhere(tmp_path: Path, posted: tuple[str, list[str]]) -> None:
     made = MadeLog(tmp_path / "exp")
-    made.four()
-    log = Log(made.experiment)
-    log.read()
-    for address, why in ((f"{posted[0]}/hidden", "HTTP 404"), ("http://127.0.0.1:9/hidden", "URLError")):
+    made.session()
+    made.begin("001")
+    secrets = {
+        f"{posted[0]}/hidden": "HTTP 404",
+        "http://127.0.0.1:9/hidden": "URLError",
+        "http://me:hidden@127.0.0.1/x": "InvalidURL",
+        "http://127.0.0.1:9/hidden with a space": "InvalidURL",
+    }
+    for number, (address, why) in enumerate(secrets.items()):
+        store, log = Notifier(made.target(notify=address)), Log(made.experiment)
+        log.read()
+        store.sync(log)
+        made.measure("001", 384 + number, 40.0 - number)
+        log.read()
         with pytest.raises(TrackingError, match=rf"^--notify: nothing could be posted \({why}\)$"):
-            Notifier(made.target(notify=address)).sync(log)
+            store.sync(log)
     storage = Storage.parse(str(tmp_path / "experiments"))
     plan = search_plan(storage, space="lr_batch", trials=1, notify="https://host/hidden")
     resources = TrialResources(gpus=0, cpus=1, concurrent=1)

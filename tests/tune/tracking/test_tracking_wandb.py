@@ -54,6 +54,7 @@ def test_a_run_for_each_trial_and_repeat(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setattr(sys, "argv", ["tune-whisper", "--notify", "https://host/hidden"])
     made = MadeLog(tmp_path / "exp")
+    (made.folder / "tracking").mkdir()
     store, log = WandbStore(made.target()), Log(made.experiment)
     made.four()
     store.sync(log)
@@ -62,6 +63,10 @@ def test_a_run_for_each_trial_and_repeat(tmp_path: Path, monkeypatch: pytest.Mon
     store.sync(log)
     made.end("001-r1", "completed")
     store.sync(log)
+    before = set((made.folder / "wandb").iterdir())
+    again = WandbStore(made.target())
+    again.sync(log)
+    assert set((made.folder / "wandb").iterdir()) == before, "what was delivered is not sent again"
     ends = {f"exp {run.trial_id}": run.outcome for run in made.saved.state.runs}
     # W&B's own process writes the last run's file behind `finish`.
     wait_for(
