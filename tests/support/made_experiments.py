@@ -77,7 +77,7 @@ class MadeLog:
         folder.mkdir(parents=True, exist_ok=True)
         self.name, self.folder = folder.name, folder
         self.experiment = ExperimentFolder(self.name, folder)
-        self.uri = uri or default_tracking_uri(folder)
+        self.uri = uri or default_tracking_uri(folder.parent)
         self.now, self.tick = BEGAN, 1.0
         """Seconds since the epoch, and those that pass with everything that is written."""
         self._settings = settings | ({"tracking_uri": without_password(uri)} if uri else {})

@@ -1,4 +1,4 @@
-"""`tune-whisper ui`: MLflow's own UI on an experiment's store, for this machine only."""
+"""`tune-whisper ui`: MLflow's own UI on all experiments of a storage, for this machine only."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import contextlib
 import os
 import socket
 import sys
+from collections.abc import Sequence
 
+from trainer.errors import UserError
 from tune.commands.options import Parser, add_storage
 from tune.experiments.experiment import Experiment, find_experiment
-from tune.experiments.mlflow_store import default_artifact_root, is_server, trials_page
-from tune.tracking.mlflow_connection import open_store
+from tune.experiments.mlflow_store import ARTIFACTS, default_tracking_uri, is_server, trials_page
+from tune.experiments.storage import Storage
+from tune.tracking.mlflow import find_own
+from tune.tracking.mlflow_connection import open_store, store_errors
+from tune.tracking.sync import Sync, Target
 from tune.util.environment import CREDENTIAL_VARIABLES
 from tune.util.errors import TrackingError
 from tune.util.redact import hide_password, without_password
@@ -23,7 +28,7 @@ _FIRST_PORT = 5000
 def ui_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tune-whisper ui",
-        description="Open the MLflow UI on an experiment, on this machine only.",
+        description="Open the MLflow UI on all experiments, at one of them, on this machine only.",
     )
     parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help="name (default: the newest)")
     add_storage(parser)
@@ -32,13 +37,13 @@ def ui_parser() -> argparse.ArgumentParser:
 
 
 def ui(words: list[str]) -> int:
-    """Serve the MLflow UI of an experiment until Ctrl-C; for a tracking server, only print its address.
-
-    From an object store the MLflow store is shown as it was last uploaded.
-    """
+    """Serve the MLflow UI of a storage, opened at an experiment, until Ctrl-C; of a server, only print its address."""
     arguments = ui_parser().parse_args(words)
     folder = find_experiment(arguments.experiment, arguments.storage)
     name, uri = folder.path.name, Experiment.read(folder).tracking_uri
+    if uri == default_tracking_uri(folder.mlflow_home):
+        names = [name] if folder.remote else arguments.storage.names()
+        _write_missing(names, arguments.storage, uri)
     _, experiment_id = open_store(uri, name)
     page = trials_page(experiment_id) if experiment_id else ""  # the start page: the search is not that far
     if is_server(uri):
@@ -50,10 +55,27 @@ def ui(words: list[str]) -> int:
     print(f"MLflow UI for {name}: http://{_HOST}:{port}{page}")
     print("It is there in some seconds; Ctrl-C ends it.", file=sys.stderr)
     words = ["-m", "mlflow", "server", "--host", _HOST, "--port", str(port), "--workers", "1"]
-    words += ["--artifacts-destination", default_artifact_root(folder.path).as_uri()]
+    words += ["--artifacts-destination", (folder.mlflow_home / ARTIFACTS).as_uri()]
     words += ["--uvicorn-opts", "--log-level warning"]
     sys.stdout.flush()
     return os.execve(sys.executable, [sys.executable, *words], _environment(uri))
+
+
+def _write_missing(names: Sequence[str], storage: Storage, uri: str) -> None:
+    """Write the experiments that were moved or copied here, and that their store lacks, from their logs."""
+    for name in names:
+        try:
+            client, experiment_id = open_store(uri, name)
+            folder = find_experiment(name, storage)
+            saved = Experiment.read(folder)
+            if saved.tracking_uri != uri:
+                continue
+            with store_errors(uri):
+                known = experiment_id is not None and find_own(client, experiment_id, saved.state.created)
+            if not known:
+                Sync(Target(folder=folder, option=storage.option, tracking_uri=uri)).once()
+        except UserError as problem:  # the others are shown
+            print(f"{name} is not shown: {problem}", file=sys.stderr)
 
 
 def _choose_port(port: int | None) -> int:

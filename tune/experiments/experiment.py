@@ -80,15 +80,15 @@ class Experiment:
         """Its MLflow store; with the password that MLFLOW_TRACKING_URI has for it, as the log keeps none.
 
         Raises:
-            ExperimentError: the store's file is gone.
+            ExperimentError: the file that --tracking-uri named is gone.
             TrackingError: the folder's path holds `?` or `%`.
         """
-        uri = self.state.options.tracking_uri or default_tracking_uri(self.folder.path)
+        uri = self.state.options.tracking_uri or default_tracking_uri(self.folder.mlflow_home)
         database = sqlite_path(uri)
         if database is None:
             known = os.environ.get("MLFLOW_TRACKING_URI", "")
             return known if without_password(known) == uri else uri
-        if not database.exists():
+        if self.state.options.tracking_uri and not database.exists():
             raise ExperimentError(f"experiment {self.name!r}: its MLflow store {database} is gone")
         return uri
 

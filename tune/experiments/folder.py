@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.files import take_lock, write_whole
-from tune.experiments.mlflow_store import DATABASE, default_artifact_root, relocate_artifacts
+from tune.experiments.mlflow_store import DATABASE
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError, inside
 from tune.util.environment import user_cache
 from tune.util.errors import ExperimentError
@@ -53,6 +53,11 @@ class ExperimentFolder:
     def address(self) -> str:
         """Where people find it: the folder's path, or its address in the object store."""
         return str(self.path) if self.store is None else f"{self.store.address}/{self.name}"
+
+    @property
+    def mlflow_home(self) -> Path:
+        """Where its MLflow store and artifacts are unless it is told otherwise."""
+        return self.path if self.remote else self.path.parent
 
     @property
     def feature_cache(self) -> Path:
@@ -171,7 +176,6 @@ class ExperimentFolder:
                 partial = target.with_name(f".{target.name}.partial")
                 partial.write_bytes(content)
                 if name == DATABASE:
-                    relocate_artifacts(partial, default_artifact_root(self.path))
                     for leftover in ("-wal", "-shm", "-journal"):  # a killed search's, of the older database
                         Path(f"{target}{leftover}").unlink(missing_ok=True)
                 partial.replace(target)

@@ -9,12 +9,14 @@ import sqlite3
 import urllib.parse
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import unquote
 
 from tune.util.errors import TrackingError
 from tune.util.redact import hide_password
 
 DATABASE = "mlflow.db"
-"""The SQLite store of an experiment folder."""
+"""The SQLite store: one for all experiments of a folder; an experiment of a bucket has its own, which goes with it."""
+ARTIFACTS = "mlartifacts"
 TRIALS_VIEW = "trials"
 TRIALS_VIEW_TAG = f"mlflow.sharedViewState.{TRIALS_VIEW}"
 """Where MLflow keeps a shared view of the list of runs; an older UI that does not know it shows its own."""
@@ -27,29 +29,34 @@ _LOCATIONS = (
 """Where MLflow's tables (from 3.0 on) name places of artifacts."""
 
 
-def default_tracking_uri(folder: Path) -> str:
-    """The SQLite store of an experiment folder.
+def default_tracking_uri(home: Path) -> str:
+    """The SQLite store in a folder.
 
     Raises:
         TrackingError: the path holds `?` or `%`.
     """
-    return absolute_tracking_uri(f"sqlite:///{folder.absolute() / DATABASE}")
+    return absolute_tracking_uri(f"sqlite:///{home.absolute() / DATABASE}")
 
 
-def default_artifact_root(folder: Path) -> Path:
-    """Where the artifacts of an experiment folder's own store lie."""
-    return folder.absolute() / "mlartifacts"
+def default_artifact_root(home: Path, experiment: str) -> Path:
+    """Where the artifacts of an experiment lie, unless its store is a server."""
+    return home.absolute() / ARTIFACTS / experiment
 
 
-def relocate_artifacts(database: Path, root: Path) -> None:
-    """Let the artifacts noted in a SQLite store that came from another machine be looked for in `root`."""
+def relocate_artifacts(database: Path) -> None:
+    """Let a SQLite store that was moved or copied with its artifacts look for them beside itself.
+
+    Artifacts have paths, as MLflow reads `mlflow-artifacts:/` through a server alone.
+    """
+    root = database.parent / ARTIFACTS
     with closing(sqlite3.connect(database)) as connection, connection:
         for table, column in _LOCATIONS:
             rows = connection.execute(f"SELECT rowid, {column} FROM {table}").fetchall()
             for row, location in rows:
-                before, found, after = str(location).rpartition(f"/{root.name}")
-                if found and before.startswith("file://") and after[:1] in ("", "/"):
-                    new = root.as_uri() + after
+                before, _, after = f"{location}/".rpartition(f"/{ARTIFACTS}/")
+                new = f"{root.as_uri()}/{after}".rstrip("/")
+                here = before.startswith("file://") and (root / unquote(after.partition("/")[0])).is_dir()
+                if here and location != new:
                     connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (new, row))
 
 

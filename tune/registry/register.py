@@ -24,6 +24,7 @@ from tune.experiments.mlflow_store import absolute_tracking_uri, default_artifac
 from tune.experiments.models import SETTINGS_FILE
 from tune.experiments.results import run_ids
 from tune.tracking.mlflow_connection import make_experiment, open_store
+from tune.tracking.mlflow_runs import PARENT
 from tune.util.cloud_errors import cloud_errors
 from tune.util.console import say, short_source
 from tune.util.errors import TrackingError, first_line
@@ -73,7 +74,7 @@ def register(
     if folder is not None:
         tracking_uri = tracking_uri or Experiment.read(folder).tracking_uri
         run_id = run_ids(folder.path).get(str(evaluation.get("trial_id")))
-        root = None if is_server(tracking_uri) else default_artifact_root(folder.path)
+        root = None if is_server(tracking_uri) else default_artifact_root(folder.mlflow_home, folder.name)
     uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
     if not uri:
         raise ConfigError(
@@ -139,6 +140,8 @@ def _log(
     run = None
     with contextlib.suppress(mlflow.MlflowException):  # another store than the experiment's
         run = client.get_run(run_id) if run_id else None
+    if run and run.info.experiment_id != experiment_id:  # a copy's, which is not in the store yet
+        run = None
     logged = client.create_logged_model(
         experiment_id,
         re.sub(r"[/:.%\"']", "-", name),
@@ -161,7 +164,8 @@ def _log(
             ],
         )
     if run:
-        client.log_outputs(run.info.run_id, [LoggedModelOutput(logged.model_id, step=0)])
+        for linked in {run.info.run_id, run.data.tags.get(PARENT, run.info.run_id)}:
+            client.log_outputs(linked, [LoggedModelOutput(logged.model_id, step=0)])
     with contextlib.redirect_stderr(io.StringIO()):  # it prints what we say ourselves
         version = mlflow.register_model(f"models:/{logged.model_id}", name, tags=tags).version
     if alias is None:

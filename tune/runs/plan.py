@@ -90,9 +90,9 @@ class Plan:
 
     @property
     def tracking_uri(self) -> str:
-        """The MLflow store: the one asked for, else a database in the experiment's folder."""
+        """The MLflow store: the one asked for, else a database in the storage."""
         if self.options.tracking_uri is None:
-            return default_tracking_uri(self.folder)
+            return default_tracking_uri(self.experiment_folder.mlflow_home)
         return absolute_tracking_uri(self.options.tracking_uri)
 
     @property

@@ -97,7 +97,8 @@ class MlflowStore(Store):
         if not log.entries:
             return
         if self._experiment_id is None:
-            root = None if is_server(uri) else default_artifact_root(self._target.folder.path)
+            folder = self._target.folder
+            root = None if is_server(uri) else default_artifact_root(folder.mlflow_home, folder.name)
             self._experiment_id = make_experiment(self._client, uri, log.saved.name, root)
         with store_errors(uri):
             self._send(log, self._experiment_id)

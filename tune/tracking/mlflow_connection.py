@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.files import take_lock
-from tune.experiments.mlflow_store import check_store, sqlite_path
+from tune.experiments.mlflow_store import check_store, relocate_artifacts, sqlite_path
 from tune.util.cloud_errors import cloud_errors
 from tune.util.errors import TrackingError
 from tune.util.redact import hide_password
@@ -32,9 +30,13 @@ def open_store(uri: str, experiment: str) -> tuple[MlflowClient, str | None]:
     _import_mlflow()
     from mlflow import MlflowClient
 
-    with _alone_with(sqlite_path(uri)), store_errors(uri):
+    database = sqlite_path(uri)
+    with store_errors(uri), _alone_with(database):
         _check_database(uri)
         client = MlflowClient(tracking_uri=uri)
+        client.search_experiments(max_results=1)  # makes the tables
+        if database is not None:
+            relocate_artifacts(database)
         known = client.get_experiment_by_name(experiment)
     if known is not None and known.lifecycle_stage == "deleted":
         raise TrackingError(
@@ -51,6 +53,8 @@ def make_experiment(client: MlflowClient, uri: str, experiment: str, artifact_ro
         TrackingError: the store cannot be reached or refuses.
     """
     location = artifact_root.absolute().as_uri() if artifact_root else None
+    if artifact_root is not None:
+        artifact_root.mkdir(parents=True, exist_ok=True)  # by which a moved store finds it
     kind = {"mlflow.experimentKind": "custom_model_development"}  # the UI is about prompts otherwise
     with store_errors(uri):
         return str(client.create_experiment(experiment, location, tags=kind))
@@ -83,12 +87,11 @@ def _check_database(uri: str) -> None:
 
 @contextmanager
 def _alone_with(file: Path | None) -> Iterator[None]:
-    """Keep two processes here from making the tables of one new SQLite file: MLflow's migrations would collide."""
+    """Keep two processes from making the tables of one new SQLite file: MLflow's migrations would collide."""
     if file is None:
         yield
         return
-    name = hashlib.sha256(str(file.absolute()).encode()).hexdigest()[:16]
-    with (Path(tempfile.gettempdir()) / f"tune-whisper-{os.getuid()}-{name}.lock").open("a") as lock:
+    with file.with_name(f".{file.name}.lock").open("a") as lock:
         take_lock(lock)
         yield
 

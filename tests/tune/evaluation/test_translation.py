@@ -95,7 +95,7 @@ def test_a_translation_is_decided_and_named_by_chrf(
             assert {"chrf_error", "chrf", "bleu"} <= base.keys() & data.get("rates", base).keys()
         elif row["event"] == "Evaluated":
             assert data["metrics"]["chrf_error"] == pytest.approx(100 - (data["metrics"]["chrf"] or 0.0))
-    runs = mlflow.MlflowClient(f"sqlite:///{experiment}/mlflow.db").search_runs(["1"])
+    runs = mlflow.MlflowClient(f"sqlite:///{experiment.parent}/mlflow.db").search_runs(["1"])
     assert len(runs) == 2
     for run in runs:
         assert {"best_chrf_error"} <= run.data.metrics.keys()

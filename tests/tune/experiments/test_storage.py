@@ -25,6 +25,7 @@ from tune.experiments.mlflow_store import default_artifact_root, default_trackin
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError
 from tune.experiments.storage import Storage
 from tune.runs.uploader import Uploader
+from tune.tracking.mlflow_connection import open_store
 from tune.util.errors import ExperimentError
 
 DOWN = "endpoint_override=127.0.0.1:9&scheme=http"
@@ -108,7 +109,7 @@ def test_ray_gets_a_file_system_without_keys(
 def make_experiment(folder: ExperimentFolder) -> mlflow.MlflowClient:
     """What a search has written after its first trial; the MLflow store is still open."""
     folder.path.mkdir(parents=True)
-    uri = default_tracking_uri(folder.path)
+    uri = default_tracking_uri(folder.mlflow_home)
     made = MadeLog(folder.path)
     made.session()
     made.close()
@@ -116,7 +117,9 @@ def make_experiment(folder: ExperimentFolder) -> mlflow.MlflowClient:
     (folder.path / "results.json").write_text(json.dumps({"best": None, "trials": []}))
     (folder.path / ".hidden.partial").write_text("half")
     client = mlflow.MlflowClient(uri)
-    experiment = client.create_experiment(folder.name, default_artifact_root(folder.path).as_uri())
+    experiment = client.create_experiment(
+        folder.name, default_artifact_root(folder.mlflow_home, folder.name).as_uri()
+    )
     run = client.create_run(experiment, tags={"role": "experiment"})
     client.log_artifact(run.info.run_id, str(folder.path / "experiment.yaml"))
     client.log_metric(run.info.run_id, "wer", 42.0, step=100)
@@ -158,7 +161,7 @@ def test_another_machine_gets_all_but_the_checkpoints(
     assert ".hidden.partial" not in names
     # As this machine sees it: the file of the first one is not there.
     (tmp_path / "first").rename(tmp_path / "gone")
-    client = mlflow.MlflowClient(Experiment.read(there).tracking_uri)
+    client, _ = open_store(Experiment.read(there).tracking_uri, "one")
     (run,) = client.search_runs(["1"], filter_string="tags.role = 'experiment'")
     assert "experiment.yaml" in {item.path for item in client.list_artifacts(run.info.run_id)}
     with there.checkpoint("trials/001/checkpoint_000000") as checkpoint:

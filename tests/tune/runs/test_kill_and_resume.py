@@ -90,7 +90,7 @@ def studied(experiment: Path) -> list[tuple[Any, ...]]:
 
 def tracked(experiment: Path) -> dict[str, list[tuple[Any, ...]]]:
     """Runs in the MLflow store by their trial: status, settings, tags of a stop, and all points of the WER."""
-    client = mlflow.MlflowClient(f"sqlite:///{experiment}/mlflow.db")
+    client = mlflow.MlflowClient(f"sqlite:///{experiment.parent}/mlflow.db")
     (known,) = [found for found in client.search_experiments() if found.name == NAME]
     found: dict[str, list[tuple[Any, ...]]] = {}
     for run in client.search_runs([known.experiment_id]):

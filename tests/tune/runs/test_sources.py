@@ -84,7 +84,7 @@ def test_each_source_is_in_the_log_in_results_in_mlflow_and_on_the_page(search: 
         assert f"{facts['wer']:.2f}" in line
         assert f"<td>{name}</td>" in (experiment / "report" / "report.html").read_text()
     assert found["sources"]["north"]["weight"] == 1.0
-    database = sqlite3.connect(experiment / "mlflow.db")
+    database = sqlite3.connect(folder / "experiments" / "mlflow.db")
     keys = {key for (key,) in database.execute("select distinct key from metrics")}
     assert {"wer/north", "cer/east", "baseline_wer/west", "test_wer/north"} <= keys
     params = {key for (key,) in database.execute("select distinct key from params")}

@@ -82,7 +82,7 @@ def test_a_locked_database_is_one_line_and_gets_the_rest_later(tmp_path: Path) -
     made = MadeLog(tmp_path / "x")
     made.session(trials=1)
     made.deliver()
-    with contextlib.closing(sqlite3.connect(made.folder / "mlflow.db")) as other:
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(TrackingError, match="the database is locked by another process"):
             made.deliver()

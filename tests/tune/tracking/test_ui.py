@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,7 @@ from processes import free_port
 
 from tune.cli import main
 from tune.experiments.events import ResultsWritten
-from tune.experiments.experiment import Experiment
-from tune.experiments.folder import ExperimentFolder
-from tune.experiments.mlflow_store import default_tracking_uri
+from tune.experiments.results import run_ids
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
@@ -56,7 +57,7 @@ def running_ui(storage: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         assert process.stdout is not None
         line = process.stdout.readline()
         found = re.fullmatch(
-            rf"MLflow UI for new one: (http://127\.0\.0\.1:{port}/#/experiments/1/\S+)\n", line
+            rf"MLflow UI for new one: (http://127\.0\.0\.1:{port}/#/experiments/\d/\S+)\n", line
         )
         assert found, line
         wait_for(lambda: process.poll() is not None or answers(f"http://127.0.0.1:{port}"), 120)
@@ -107,11 +108,42 @@ def test_a_port_that_is_taken(storage: Path, capsys: pytest.CaptureFixture[str])
     assert "--port 70000: cannot be used" in refused(capsys, storage, "new one", "--port", 70000)
 
 
-def test_a_folder_that_was_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     MadeLog(tmp_path / "moved", f"sqlite:///{tmp_path}/before/mlflow.db").session()
     told = refused(capsys, tmp_path, "moved")
     assert "its MLflow store " in told and "before/mlflow.db is gone" in told
-    MadeLog(tmp_path / "own").session()
-    own = ExperimentFolder("own", (tmp_path / "own").rename(tmp_path / "elsewhere"))
-    (own.path / "mlflow.db").touch()
-    assert Experiment.read(own).tracking_uri == default_tracking_uri(own.path)
+
+
+def test_moved_and_copied_experiments_are_shown_and_the_original_is_untouched(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    made = [MadeLog(first / name) for name in ("one", "new one")] + [MadeLog(tmp_path / "third" / "moved")]
+    for each in made:
+        each.whole()
+        each.close()
+    with ThreadPoolExecutor() as threads:  # two at once into one store, which is not there yet
+        ended = threads.map(
+            lambda each: main(["sync", each.name, "--storage", str(each.folder.parent)]), made
+        )
+        assert list(ended) == [0, 0, 0]
+    shutil.copytree(first, second)
+    shutil.copytree(first / "one", second / "a copy")
+    made[2].folder.rename(second / "moved")
+    os.utime(second / "new one" / "experiment.yaml")
+    before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    with running_ui(second) as (_, url):
+        base = url.split("/#/")[0]
+        client = client_of(base)
+        for name in ("one", "a copy", "moved", "new one"):
+            parent = only_parent(client, name)
+            runs = children(client, parent)
+            assert set(runs) == {"001", "002"}
+            assert run_ids(second / name)["001"] == runs["001"].info.run_id
+            with DIRECT.open(f"{base}/get-artifact?path=experiment.yaml&run_uuid={parent}") as artifact:
+                assert artifact.read() == b"for people\n"
+            assert client.get_run(parent).info.artifact_uri.startswith((second / "mlartifacts").as_uri())
+    assert (
+        run_ids(second / "a copy")["001"] != run_ids(second / "one")["001"] == run_ids(first / "one")["001"]
+    )
+    for name in ("one", "a copy", "moved"):
+        assert main(["report", name, "--storage", str(second)]) == 0
+    assert before == {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
