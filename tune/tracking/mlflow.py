@@ -8,13 +8,14 @@ alone.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.objectives import words
-from tune.experiments.events import ResultsWritten
+from tune.experiments.events import Prepared, ResultsWritten
 from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, default_artifact_root, is_server, sqlite_path
 from tune.experiments.options import TRIAL
 from tune.experiments.results import REPORT_FOLDER
@@ -23,6 +24,7 @@ from tune.tracking.mlflow_runs import (
     BEST,
     EXPERIMENT_KEY,
     PARENT,
+    SAMPLES,
     TRIAL_ID,
     WINNER,
     Metric,
@@ -36,6 +38,7 @@ from tune.tracking.mlflow_runs import (
 )
 from tune.tracking.mlflow_view import trials_view
 from tune.tracking.sync import Log, Store, Target
+from tune.util.console import short_source
 from tune.util.errors import TrackingError
 from tune.util.redact import hide_password
 
@@ -84,6 +87,8 @@ class MlflowStore(Store):
         self._own: HeldRun | None = None
         self._trials: dict[str, HeldRun] = {}
         """Those of its trials, repeats and averages."""
+        self._reached: dict[str, int] = {}
+        """Samples seen at the last progress of each."""
         self._view = ""
 
     def sync(self, log: Log) -> None:
@@ -130,7 +135,7 @@ class MlflowStore(Store):
             self._own = self._create(experiment_id, state.created, tags, saved.name)
         new = entries[self.delivered :]
         points = event_points(entries, saved, after=self.delivered) if new else {}
-        rows, progress = log.progress(self.progress)
+        rows, progress = self._new_progress(log)
         for row in rows:
             points.setdefault(None if saved.is_training else row["trial_id"], []).extend(progress_points(row))
         if new:
@@ -147,6 +152,8 @@ class MlflowStore(Store):
             if state.ended:  # of an earlier session
                 content.tags |= dict.fromkeys({BEST, WINNER} & run.tags.keys() - content.tags.keys(), "false")
             self._write(run, content, new_points, state.task)
+        if not self._own.params and not self._own.deleted:
+            self._describe_data(self._own.run_id, saved.settings)
         self._write(self._own, own_run(saved, self._target.option), points.get(None, []), state.task)
         if not self._own.deleted:
             if any(isinstance(entry.event, ResultsWritten) for entry in new):
@@ -157,6 +164,19 @@ class MlflowStore(Store):
         self.run_ids = {trial: run.run_id for trial, run in self._trials.items() if not run.deleted}
         if saved.is_training:
             self.run_ids = {TRIAL: self._own.run_id}
+
+    def _new_progress(self, log: Log) -> tuple[list[dict[str, Any]], int]:
+        """Rows behind those delivered, without what a trial comes by again, and the byte behind them."""
+        known, _ = log.progress(0) if self.progress and not self._reached else ([], 0)
+        rows, progress = log.progress(self.progress)
+        delivered, new = len(known) - len(rows), []
+        for number, row in enumerate(known[: max(delivered, 0)] + rows):
+            trial, seen = row["trial_id"], row["metrics"].get(SAMPLES, -1)
+            if seen > self._reached.get(trial, -1):
+                self._reached[trial] = seen
+                if number >= delivered:
+                    new.append(row)
+        return new, progress
 
     def _create(self, experiment_id: str, begun: float, tags: dict[str, str], name: str) -> HeldRun:
         return held(self._client.create_run(experiment_id, milliseconds(begun), tags, name))
@@ -187,6 +207,23 @@ class MlflowStore(Store):
         run.tags |= tags
         run.params |= params.keys()
         run.status, run.end_ms = ended
+
+    def _describe_data(self, run_id: str, settings: Prepared) -> None:
+        """Log each split as an input, with the digest of its clips and texts."""
+        from mlflow import entities
+
+        data = settings.base.data
+        source, name = json.dumps({"uri": data}), short_source(data)
+        self._client.log_inputs(
+            run_id,
+            [
+                entities.DatasetInput(
+                    entities.Dataset(name, digest, "local", source),
+                    [entities.InputTag("mlflow.data.context", split)],
+                )
+                for split, digest in settings.data.splits.items()
+            ],
+        )
 
     def _show(self, saved: Experiment, experiment_id: str) -> None:
         """Let the page of the experiment show what is searched."""

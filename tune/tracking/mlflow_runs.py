@@ -27,6 +27,18 @@ WINNER, BEST = "winner", "best"
 """Tags of the trial whose settings won, and of the run whose weights are exported."""
 LOSS = "loss"
 SAMPLES, SECONDS, GPU_HOURS = "samples_seen", "seconds", "gpu_hours"
+_SYSTEM = "system/"
+"""What names of metrics begin with that MLflow shows on a page of their own: GPU use and memory."""
+_MAIN = (
+    *("model", "language", "task", "method", "precision", "seed", "optimizer", "learning_rate"),
+    *("scheduler_type", "warmup_ratio", "weight_decay", "train_batch_size", "gradient_accumulation_steps"),
+)
+"""Settings that every run has as params, the defaults too."""
+_UNITS = (
+    "Units: `wer`, `cer` and the like in percent, gains in percentage points; `seconds` in s; `samples_seen` in "
+    "training clips, which are also the steps of a trial's metrics (those of a search count trials); "
+    "`system/gpu_*` in percent and MB."
+)
 _TRAINING = {
     LOSS: LOSS,
     "learning_rate": "learning_rate",
@@ -77,7 +89,7 @@ def trial_run(record: Trial, saved: Experiment, *, new: bool = True) -> RunConte
     if record.members:
         run.tags["members"] = " ".join(record.members)
     if new:
-        run.params = _own_params(record, base)
+        run.params = _own_params(record, saved)
     if record.status != "running":
         run.metrics = _results(record, saved)
         run.tags[NOTE] = trial_note(record)
@@ -96,7 +108,7 @@ def own_run(saved: Experiment, option: str) -> RunContent:
     status = ended.status if ended else "running"
     run = _content(status, state.last_event_time, saved.settings.base, "experiment")
     run.params = _shared_params(saved)
-    run.tags[NOTE] = experiment_note(saved, option)
+    run.tags[NOTE] = f"{experiment_note(saved, option)}\n\n{_UNITS}"
     if saved.is_training:  # as a trial, so that the view of an experiment's trials shows it
         run.tags |= {ROLE: "trial", TRIAL_ID: TRIAL}
     else:  # what `--resume` can change is no param: MLflow takes no other value of one
@@ -135,29 +147,36 @@ def _content(status: str, ended: float, base: TrainConfig, role: str) -> RunCont
     return RunContent(_RUN_STATUS[status], None if status == "running" else milliseconds(ended), tags)
 
 
-def _own_params(record: Trial, base: TrainConfig) -> dict[str, str]:
-    """Of a run's settings those that were chosen for it, and those that are not the search's."""
-    shared, settings = base.to_dict(), base.replace(**record.config).to_dict()
+def _own_params(record: Trial, saved: Experiment) -> dict[str, str]:
+    """Of a run: its searched settings, and what it has of the search."""
+    settings = _notable(saved.settings.base.replace(**record.config))
     # The weight of a source is chosen by itself, and a part of one setting.
-    params = {**record.config, **settings, "effective_batch_size": record.effective_batch}
-    return {
-        key: _text(value)
-        for key, value in params.items()
-        if key in record.config or key not in shared or shared[key] != value
-    }
+    params = settings | record.config | {"effective_batch_size": record.effective_batch}
+    return {key: _text(value) for key, value in params.items()}
 
 
 def _shared_params(saved: Experiment) -> dict[str, str]:
-    """Params of the experiment's run: all settings that its trials share, and what is searched."""
+    """Params of the experiment's run: settings that its trials share, and what is searched."""
     base, space, settings = saved.settings.base, saved.space, saved.settings
-    params: dict[str, Any] = base.to_dict()
+    params = _notable(base)
     if space is None:
         params["effective_batch_size"] = base.effective_batch_size
     else:
+        params = {name: value for name, value in params.items() if name not in space.ranges}
         params |= {f"search.{name}": text for name, text in space.describe()}
         params |= {"space": space.path.name, "gpus_per_trial": f"{settings.resources.gpus:g}"}
         params["cpus_per_trial"] = f"{settings.resources.cpus:g}"
     return {key: _text(value) for key, value in params.items()}
+
+
+def _notable(config: TrainConfig) -> dict[str, Any]:
+    """The settings that matter, and those that differ from the defaults."""
+    usual = type(config)().to_dict()
+    return {
+        name: value
+        for name, value in config.to_dict().items()
+        if name in _MAIN or (value != usual[name] and name not in ("cache_dir", "splits"))
+    }
 
 
 def _text(value: Any) -> str:
@@ -212,12 +231,10 @@ def event_points(
             log(None, {f"{before}{objective}": objective_value(tested[before]) for before in tested}, trials)
             log(None, {**named_rates(event.sources, "test_"), **by_source}, trials)
         elif isinstance(event, Evaluated) and math.isfinite(value := objective_value(event.metrics)):
-            reported = {**event.metrics, "epoch": event.epoch}
-            values = {name: reported[name] for name in RATES if name in reported}
+            values = {name: event.metrics[name] for name in RATES if name in event.metrics}
             # What was measured again, as its process had ended before its weights were saved, is the same point.
             time = saved.state.run(event.trial_id).first_logged.get((event.samples_seen, value), time)
-            every = {**values, **named_rates(event.sources), **_of_training(reported)}
-            log(event.trial_id, every, event.samples_seen)
+            log(event.trial_id, {**values, **named_rates(event.sources)}, event.samples_seen)
             is_trial = event.trial_id in records and not saved.is_training
             if is_trial and value <= best:
                 best = value
@@ -227,11 +244,9 @@ def event_points(
 
 def progress_points(row: Mapping[str, Any]) -> list[Metric]:
     metrics = row["metrics"]
-    return points(_of_training(metrics), metrics[SAMPLES], row["time"]) if SAMPLES in metrics else []
-
-
-def _of_training(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    return {new: metrics[name] for name, new in _TRAINING.items() if name in metrics}
+    known = {new: metrics[name] for name, new in _TRAINING.items() if name in metrics}
+    known |= {name: value for name, value in metrics.items() if name.startswith(_SYSTEM)}
+    return points(known, metrics[SAMPLES], row["time"])
 
 
 def milliseconds(seconds: float) -> int:

@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import math
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +24,46 @@ if TYPE_CHECKING:
 
     from trainer.config import TrainConfig
     from trainer.train import Evaluation, TrainResult
-    from trainer.training.report import Decision
+    from trainer.training.report import Decision, Report
     from tune.cluster.resources import TrialResources
     from tune.experiments.checkpoint_files import CheckpointFiles
     from tune.workers.inputs import TrialInputs
+
+
+_GPU_SECONDS = 10.0
+"""How often a trial asks its GPU, at most."""
+
+
+def gpu_figures() -> dict[str, float]:
+    """Use and memory of the NVIDIA GPU of this process, by MLflow's names, in percent and MB; nothing without one."""
+    import torch
+
+    if not torch.cuda.is_available() or torch.version.hip:
+        return {}
+    import pynvml
+
+    free, total = torch.cuda.mem_get_info()
+    used = total - free
+    figures = {"memory_usage_megabytes": used / 1e6, "memory_usage_percentage": 100 * used / total}
+    with contextlib.suppress(pynvml.NVMLError):  # a part of a GPU (MIG) has no use of its own
+        figures["utilization_percentage"] = float(torch.cuda.utilization())
+    return {f"system/gpu_0_{name}": value for name, value in figures.items()}
+
+
+def with_gpu_use(
+    send: Callable[[Mapping[str, float]], None], sample: Callable[[], dict[str, float]] = gpu_figures
+) -> Report:
+    """What sends progress, and every 10 s the use of the GPU with it."""
+    sampled = -math.inf
+
+    def progress(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
+        nonlocal sampled
+        if time.monotonic() - sampled >= _GPU_SECONDS:
+            sampled = time.monotonic()
+            metrics = {**metrics, **sample()}
+        send(metrics)
+
+    return progress
 
 
 def train_worker(
@@ -49,16 +87,15 @@ def train_worker(
     config, data = inputs.open()
     store = CheckpointStore(files, driver, folder, decide)
 
-    def progress(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
-        driver.progress(metrics)
-
     with files.fetched(checkpoint) if checkpoint else contextlib.nullcontext() as fetched:
         clips = None
         if inputs.eval_clips is not None:
             clips = chosen_clips(
                 data.splits["validation"].origins.sources, inputs.eval_clips, config.data_seed
             )
-        result = train(config, data, progress, store=store, clips=clips, resume_from=fetched)
+        result = train(
+            config, data, with_gpu_use(driver.progress), store=store, clips=clips, resume_from=fetched
+        )
     leave_group()
     return result
 

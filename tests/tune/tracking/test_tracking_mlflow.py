@@ -68,11 +68,13 @@ def long_search(made: MadeLog) -> Iterator[None]:
     made.begin("001")
     made.begin("002", learning_rate=2e-3)
     made.evaluate("001", 50.0)
-    made.progress("001", 10, 20)
-    made.progress("001", 15, loss=float("nan"))
+    made.progress("001", 10)
+    made.progress("001", 20, **{"system/gpu_0_utilization_percentage": 90.0})
+    made.progress("001", 25, loss=float("nan"))
     yield
     made.evaluate("002", 45.0, 44.0, stop=True)  # killed before its end is said
     made.evaluate("001", 30.0, first=1)
+    made.progress("001", 10)  # trained again
     made.append(TrialStarted(trial_id="001", folder="001"))
     made.append(TrialProposed(trial_id="004", config={}))  # never started: no run
     yield
@@ -152,6 +154,10 @@ def test_the_run_of_a_search(in_steps: MadeLog, database: str) -> None:
     assert parent.data.tags["trials"] == "4", "what was asked for last"
     assert parent.data.params.items() >= {"space": "space.yaml", "model": "demo"}.items()
     assert parent.data.params["search.train_batch_size"] == "one of 4, 8, 16"
+    assert "train_batch_size" not in parent.data.params and len(parent.data.params) < 30
+    (data,) = parent.inputs.dataset_inputs
+    assert (data.dataset.name, data.dataset.digest, data.tags[0].value) == ("demo", "0a1b", "train")
+    assert "Units: " in parent.data.tags["mlflow.note.content"]
     metrics = {"baseline_wer": 60.0, "baseline_cer": 20.0, "winner_mean_wer": 11.0, "wer_gain": 49.0}
     assert parent.data.metrics.items() >= {**metrics, "test_wer": 14.0, "baseline_test_wer": 62.0}.items()
     best = client.get_metric_history(parent.info.run_id, "best_wer")
@@ -179,11 +185,16 @@ def test_the_runs_of_its_trials(in_steps: MadeLog, database: str) -> None:
     }
     first = runs["001"]
     assert first.info.run_name == "001 lr=0.001 warmup=0.1 batch=8 accum=1"
-    searched = {"learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps"}
-    assert set(first.data.params) == {*searched, "effective_batch_size"}
+    found = client.search_runs(
+        [first.info.experiment_id],
+        "params.weight_decay = '0.0' and params.learning_rate = '0.001' and metrics.wer < 20",
+    )
+    assert {run.data.tags["trial_id"] for run in found} == {"001", "001-r1"}
+    assert "dropout" not in first.data.params, "as by default"
     assert steps(client, first.info.run_id) == [384, 1088, 3200]
-    assert sorted(set(steps(client, first.info.run_id, "loss"))) == [10, 20, 384, 1088, 3200]
-    found = {"wer": 12.0, "best_wer": 12.0, "wer_gain": 48.0, "samples_seen": 3200.0, "optimizer_step": 400.0}
+    assert steps(client, first.info.run_id, "loss") == [10, 20]
+    assert steps(client, first.info.run_id, "system/gpu_0_utilization_percentage") == [20]
+    found = {"wer": 12.0, "best_wer": 12.0, "wer_gain": 48.0, "samples_seen": 3200.0}
     assert first.data.metrics.items() >= found.items()
     assert first.data.metrics["gpu_hours"] == pytest.approx(first.data.metrics["seconds"] / 7200, abs=1e-4)
     assert runs["001-r1"].data.params["seed"] == "1"
@@ -269,7 +280,7 @@ def test_a_single_training_is_one_run(tmp_path: Path, database: str) -> None:
     assert run.data.params["effective_batch_size"] == "8"
     assert run.data.metrics.items() >= {"baseline_wer": 60.0, "best_wer": 12.0, "wer_gain": 48.0}.items()
     assert steps(client, run.info.run_id) == [384, 1088, 3200]
-    assert {100, 200} < set(steps(client, run.info.run_id, "loss"))
+    assert steps(client, run.info.run_id, "loss") == [100, 200]
     assert run_ids(made.folder) == {"001": run.info.run_id}
     assert TRIALS_VIEW_TAG in experiment.tags
 
