@@ -16,8 +16,8 @@ from tune.util.console import make_console
 def sync_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tune-whisper sync",
-        description="Send results to MLflow that it has not received, because it could not be reached before the "
-        "search ended.",
+        description="Send results to MLflow and the other stores of a search that they have not received, because they "
+        "could not be reached before the search ended.",
         epilog="--resume does this by itself.",
     )
     parser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment")

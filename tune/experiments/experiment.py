@@ -279,7 +279,7 @@ def find_experiment(name: str | None, storage: Storage) -> ExperimentFolder:
         StorageError: the object store cannot be read.
     """
     names = storage.names()
-    chosen = (names[-1] if names else None) if name is None else full_name(name, names)
+    chosen = next(reversed(names), None) if name is None else full_name(name, names)
     if chosen is not None:
         folder = storage.experiment(chosen)
         folder.download()

@@ -262,10 +262,8 @@ def _show_cost(
                 console, f"time: not estimated, {plan.base.train_batch_size} clips do not fit in memory there"
             )
         else:
-            cost, where = (
-                describe_cost(samples, 1 / rate, resources),
-                "a worker" if measure else "this machine",
-            )
+            cost = describe_cost(samples, 1 / rate, resources)
+            where = "a worker" if measure else "this machine"
             say(
                 console,
                 f"time: {cost}, evaluations not counted ({1000 / rate:.1f} ms a sample, measured on {where})",

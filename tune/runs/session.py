@@ -79,7 +79,7 @@ class Session:
         began, guards = time.time(), plan.options.guard
         with contextlib.ExitStack() as outer:
             tracking = outer.enter_context(Sync(target_of(plan)))
-            with console.status("looking at the data and the MLflow store ..."):
+            with console.status("looking at the data and the stores ..."):
                 if "mlflow" in plan.trackers:
                     check_store(plan.tracking_uri)
                 table = load_table(plan.base, augments=plan.augments)
@@ -242,7 +242,7 @@ class Session:
         return session_started(self.plan, self.resources, self.precision, self.began, last)
 
     def _wait_for_stores(self) -> None:
-        with self.console.status("opening the MLflow store ..."):
+        with self.console.status("opening the stores ..."):
             self.tracking.wait()
 
     def _follow(self) -> None:

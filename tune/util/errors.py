@@ -24,7 +24,7 @@ class ResourceError(UserError):
 
 
 class TrackingError(UserError):
-    """The MLflow store cannot be reached, written to or served; passwords in its address are never shown."""
+    """A store such as MLflow cannot be reached, written to or served; passwords in its address are never shown."""
 
 
 def option_name(name: str) -> str:
