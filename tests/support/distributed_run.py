@@ -112,7 +112,6 @@ def list_samples(config: TrainConfig, folder: Path) -> None:
     data = prepare(config, waveforms=True)
     trainer = make_trainer(config, data, data.splits["validation"], folder)
     plan = trainer.plan
-    assert plan is not None
     found = {}
     for batch, clips in zip(
         trainer.get_train_dataloader(), plan.passes(trainer.args.process_index), strict=True

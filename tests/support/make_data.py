@@ -7,11 +7,11 @@ import dataclasses
 import io
 import json
 import tarfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import soundfile
 
 from trainer.config import TrainConfig
@@ -19,6 +19,7 @@ from trainer.data.audio import read_audio
 from trainer.data.clips import ClipTable, load_clips
 from trainer.data.prepared import PreparedData
 from trainer.data.sources import DEMO_DATA
+from trainer.errors import DataError
 
 RATE = 16_000
 
@@ -44,16 +45,8 @@ class Example:
 
 def examples(count: int = 12) -> list[Example]:
     """Half train, a quarter validation, a quarter test; texts that careless readers would change."""
-    texts = [
-        "NA",
-        'He said "no", then left',
-        "1.0",
-        "null",
-        "two\u00a0words",
-        "Ünï, cödé!",
-        '"Quoted," he said',
-        "nan",
-    ]
+    texts = ["NA", 'He said "no", then left', "1.0", "null", "two\u00a0words"]
+    texts += ["Ünï, cödé!", '"Quoted," he said', "nan"]
     rows = []
     for number in range(count):
         text = texts[number] if number < len(texts) else f"sentence number {number}"
@@ -79,6 +72,7 @@ def records(rows: list[Example], *, clips: str = "clips/") -> list[dict[str, str
 
 def write_manifest(path: Path, rows: list[dict[str, Any]], *, quoting: int = csv.QUOTE_MINIMAL) -> Path:
     """CSV, TSV, JSONL or Parquet, by the suffix."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -186,6 +180,13 @@ def load(data: Path | str, **settings: object) -> ClipTable:
     return load_clips(TrainConfig.from_dict({"data": str(data), **settings}))
 
 
+def refused(words: str, data: Path | str, error: type[Exception] = DataError, **settings: object) -> None:
+    """Loading it must fail with one line that has these words, a regular expression."""
+    with pytest.raises(error, match=words) as caught:
+        load(data, **settings)
+    assert "\n" not in str(caught.value)
+
+
 def content(table: ClipTable) -> dict[str, list[tuple[str, str, bytes]]]:
     """What a table holds: name of the file, text and decoded audio of each clip of each split."""
     return {
@@ -205,7 +206,7 @@ def expected(folder: Path, rows: list[Example] = ROWS) -> dict[str, list[tuple[s
     }
 
 
-def sizes(table: ClipTable) -> dict[str, int]:
+def sizes(table: ClipTable | PreparedData) -> dict[str, int]:
     return {role: len(clips) for role, clips in table.splits.items()}
 
 
@@ -297,17 +298,10 @@ def demo_rows(split: str, count: int) -> list[dict[str, Any]]:
     """The first rows of a split of the demo data, audio inside."""
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = pq.read_table(DEMO_DATA / f"{split}.parquet").slice(0, count).to_pylist()
-    return rows
+    return pq.read_table(DEMO_DATA / f"{split}.parquet").slice(0, count).to_pylist()
 
 
-def write_shards(
-    folder: Path,
-    kind: str = "parquet",
-    *,
-    shards: int = 4,
-    rows: Mapping[str, list[dict[str, Any]]] | None = None,
-) -> Path:
+def write_shards(folder: Path, kind: str = "parquet", *, shards: int = 4, rows: Any = None) -> Path:
     """`<split>-<number>.<kind>`: the training rows dealt to some shards, those of other splits to one."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, mine in (rows or {split: demo_rows(split, count) for split, count in CLIPS.items()}).items():
@@ -330,10 +324,8 @@ def _write_tar(path: Path, rows: list[dict[str, Any]]) -> None:
         for row in rows:
             name = Path(row["audio"]["path"])
             rest = {column: value for column, value in row.items() if column != "audio"}
-            for suffix, content in (
-                (name.suffix, row["audio"]["bytes"]),
-                (".json", json.dumps(rest).encode()),
-            ):
+            contents = {name.suffix: row["audio"]["bytes"], ".json": json.dumps(rest).encode()}
+            for suffix, content in contents.items():
                 member = tarfile.TarInfo(f"{name.stem}{suffix}")
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))

@@ -64,7 +64,6 @@ class S3Server:
             env={**os.environ, **self._environment},
             text=True,
         )
-        assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"
 
     def stop(self) -> None:

@@ -44,13 +44,7 @@ def frozen(where: str, save: int, hold: Path) -> list[str]:
 class Search:
     """`tune-whisper` with some words; `log` is all that it prints."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *words: str,
-        program: Sequence[str] = TUNE,
-        **environment: str,
-    ) -> None:
+    def __init__(self, folder: Path, *words: str, program: Sequence[str] = TUNE, **environment: str) -> None:
         """Another `program` than `tune-whisper` takes the same words."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder

@@ -54,6 +54,8 @@ def test_gradients_are_added_up_in_fp32_and_weights_gathered(stage: int, expecte
     assert settings.get("data_types", {}).get("grad_accum_dtype") == expected
     gathers = settings["zero_optimization"].get("stage3_gather_16bit_weights_on_model_save", False)
     assert gathers is (stage == 3), "its weights are whole only where they are gathered"
+    given = {"data_types": {"grad_accum_dtype": "bf16"}}
+    assert engine_settings(json.dumps(json.loads(own) | given))["data_types"] == given["data_types"]
 
 
 def test_an_optimizer_of_its_own_takes_the_rate_of_the_trial() -> None:
@@ -68,6 +70,8 @@ def test_an_optimizer_of_its_own_takes_the_rate_of_the_trial() -> None:
     ("text", "message"),
     [
         ("{nonsense", "is not JSON: line 1"),
+        ("[]", "must hold DeepSpeed's settings as a JSON object"),
+        ('{"fp16": true}', "fp16 is true; it must be an object of settings"),
         ('{"train_micro_batch_size_per_gpu": 4}', 'train_micro_batch_size_per_gpu is 4; set it to "auto"'),
         ('{"optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}}', "optimizer.params.lr is 1e-05"),
         ('{"scheduler": {"type": "WarmupLR"}}', "has a scheduler; remove it"),

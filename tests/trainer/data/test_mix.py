@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,8 @@ from trainer.model.processor import Processor
 
 
 def rows(source: str, split: str, number: int, **more: str) -> list[dict[str, str]]:
-    return [
-        {"file": f"{split}{n}.wav", "text": f"{source} {split} {n}", "split": split, **more}
-        for n in range(number)
-    ]
+    texts = {f"{split}{n}.wav": f"{source} {split} {n}" for n in range(number)}
+    return [{"file": file, "text": text, "split": split, **more} for file, text in texts.items()]
 
 
 def mix(folder: Path, **sources: Any) -> TrainConfig:
@@ -33,47 +32,23 @@ def mix(folder: Path, **sources: Any) -> TrainConfig:
 
 
 def by_source(clips: Any) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for clip in clips:
-        found[clip.origin.source] = found.get(clip.origin.source, 0) + 1
-    return found
+    return dict(Counter(clip.origin.source for clip in clips))
 
 
 def test_sources_have_their_own_columns_filters_splits_and_languages(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    write_manifest(
-        tmp_path / "deep" / "one.csv",
-        [
-            *rows("one", "train", 8, good="yes"),
-            *rows("one", "train", 4, good="no"),
-            *rows("one", "dev", 3, good="yes"),
-        ],
-    )
+    good = [*rows("one", "train", 8, good="yes"), *rows("one", "dev", 3, good="yes")]
+    write_manifest(tmp_path / "deep" / "one.csv", [*good, *rows("one", "train", 4, good="no")])
+    kinds = enumerate([("fit", "German"), ("fit", "fr-FR"), ("check", "de"), ("try", "pt_BR")])
     other = [
-        {"wav": f"{n}.wav", "said": f"two {n}", "part": split, "tongue": tongue, "what": "translate"}
-        for n, (split, tongue) in enumerate(
-            [("fit", "German"), ("fit", "fr-FR"), ("check", "de"), ("try", "pt_BR")]
-        )
+        {"wav": f"{n}.wav", "said": f"two {n}", "tongue": tongue, "what": "translate", "split": split}
+        for n, (split, tongue) in kinds
     ]
-    write_manifest(tmp_path / "two.csv", [{**row, "split": row.pop("part")} for row in other])
-    config = mix(
-        tmp_path,
-        one={
-            "data": "deep/one.csv",
-            "row_filter": "good=yes",
-            "language": "Belarusian",
-            "max_train_clips": 5,
-        },
-        two={
-            "data": str(tmp_path / "two.csv"),
-            "weight": 0.5,
-            "audio_column": "wav",
-            "text_column": "said",
-            "language_column": "tongue",
-            "task_column": "what",
-            **{"train_split": "fit", "validation_split": "check", "test_split": "try"},
-        },
-    )
+    write_manifest(tmp_path / "two.csv", other)
+    one = {"data": "deep/one.csv", "row_filter": "good=yes", "language": "Belarusian", "max_train_clips": 5}
+    two = {"data": str(tmp_path / "two.csv"), "weight": 0.5, "audio_column": "wav", "text_column": "said"}
+    two |= {"language_column": "tongue", "task_column": "what"}
+    two |= {"train_split": "fit", "validation_split": "check", "test_split": "try"}
+    config = mix(tmp_path, one=one, two=two)
     table = load_clips(config)
     assert {role: by_source(clips) for role, clips in table.splits.items()} == {
         "train": {"one": 5, "two": 2},
@@ -96,9 +71,8 @@ def test_sources_have_their_own_columns_filters_splits_and_languages(tmp_path: P
 
 def test_made_splits_share_no_text_and_have_clips_of_each_source(tmp_path: Path) -> None:
     for source, size in (("one", 60), ("two", 20)):
-        table = [
-            {"file": f"{n}.wav", "text": f"text {n if n < 10 else source + str(n)}"} for n in range(size)
-        ]
+        texts = [f"text {n if n < 10 else source + str(n)}" for n in range(size)]
+        table = [{"file": f"{n}.wav", "text": text} for n, text in enumerate(texts)]
         write_manifest(tmp_path / f"{source}.csv", table)
     config = mix(tmp_path, one={"data": "one.csv"}, two={"data": "two.csv"}).replace(split_by="text")
     splits = load_clips(config).splits
@@ -109,24 +83,13 @@ def test_made_splits_share_no_text_and_have_clips_of_each_source(tmp_path: Path)
 
 
 def test_each_clip_is_taught_its_own_language(tmp_path: Path) -> None:
+    told = [{**row, "text": "ISI"} for split in ("train", "dev") for row in rows("", split, 3)]
     for name in ("en", "de"):
-        (tmp_path / name).mkdir()
-        for split in ("train", "dev"):
-            for n in range(3):
-                soundfile.write(tmp_path / name / f"{split}{n}.wav", tone(), RATE)
-        write_manifest(
-            tmp_path / name / "metadata.csv",
-            [
-                {"file": row["file"], "text": "ISI", "split": row["split"]}
-                for s in ("train", "dev")
-                for row in rows("", s, 3)
-            ],
-        )
-    config = mix(
-        tmp_path,
-        en={"data": "en", "language": "en"},
-        de={"data": "de", "language": "tr", "task": "translate"},
-    )
+        write_manifest(tmp_path / name / "metadata.csv", told)
+        for row in told:
+            soundfile.write(tmp_path / name / row["file"], tone(), RATE)
+    translated = {"data": "de", "language": "tr", "task": "translate"}
+    config = mix(tmp_path, en={"data": "en", "language": "en"}, de=translated)
     config = config.replace(cache_dir=str(tmp_path / "cache"), lowercase=True)
     data = prepare(config)
     alone = prepare(config.replace(data=str(tmp_path / "de"), language="tr", task="translate"))
@@ -204,9 +167,8 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
 
 def test_a_language_that_the_model_lacks_is_told_with_its_line(tmp_path: Path, shared_data: Path) -> None:
     write_manifest(tmp_path / "one.csv", [*rows("one", "train", 3), *rows("one", "dev", 2)])
-    config = mix(
-        tmp_path, one={"data": "one.csv", "language": "de"}, two={"data": "one.csv", "language": "yue"}
-    )
+    one, two = ({"data": "one.csv", "language": language} for language in ("de", "yue"))
+    config = mix(tmp_path, one=one, two=two)
     clips = load_clips(config).splits["train"]
     processor = Processor.from_pretrained(str(shared_data / "whisper_tiny_processor"))
     with pytest.raises(ModelError, match=r"mix\.yaml:5: two: language='yue': .* has no such language"):
@@ -222,15 +184,12 @@ def test_splits_are_kept_of_sources_that_lack_others(tmp_path: Path) -> None:
     }
     for seed, (source, splits) in enumerate(numbers.items()):
         made = [row for split, number in splits.items() for row in rows(source, split, number)]
-        (tmp_path / source).mkdir()
-        for number, row in enumerate(made):
-            soundfile.write(
-                tmp_path / source / row["file"], tone(0.3, pitch=200 + 100 * seed + 7 * number), RATE
-            )
         write_manifest(tmp_path / source / "clips.csv", made)
-    config = mix(tmp_path, **{source: {"data": f"{source}/clips.csv"} for source in numbers}).replace(
-        cache_dir=str(tmp_path / "cache"), train_on="train+validation"
-    )
+        for number, row in enumerate(made):
+            sound = tone(0.3, pitch=200 + 100 * seed + 7 * number)
+            soundfile.write(tmp_path / source / row["file"], sound, RATE)
+    config = mix(tmp_path, **{source: {"data": f"{source}/clips.csv"} for source in numbers})
+    config = config.replace(cache_dir=str(tmp_path / "cache"), train_on="train+validation")
     table = load_clips(config)
     kept = tmp_path / "splits.parquet"
     kept.write_bytes(prepare(config).encode_splits(table))

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from make_data import ROWS, caches, snapshot, write_processor
+from make_data import ROWS, caches, sizes, snapshot, tone, write_processor
 
 from trainer.config import TrainConfig
-from trainer.data.audio import read_audio
+from trainer.data.audio import AudioError, read_audio
 from trainer.data.feature_store import encode_waveform
-from trainer.data.features import FEATURE_TOLERANCE, extract_features, pad_features
+from trainer.data.features import FEATURE_TOLERANCE, extract_features, extractor_settings, pad_features
 from trainer.data.prepared import PreparedData, PreparedSplit, is_prepared, prepare
+from trainer.data.text import prepare_target
 from trainer.model.processor import load_processor
 
 
@@ -26,11 +27,7 @@ def test_what_training_gets(config: TrainConfig, tmp_path: Path, heard: list[obj
     seen: list[tuple[int, int]] = []
     data = prepare(config, on_progress=lambda done, total: seen.append((done, total)))
     assert seen == [(done, 12) for done in range(1, 13)]
-    assert {role: len(split) for role, split in data.splits.items()} == {
-        "train": 6,
-        "validation": 3,
-        "test": 3,
-    }
+    assert sizes(data) == {"train": 6, "validation": 3, "test": 3}
     assert (data.reused, data.drops, data.total) == (False, [], 12)
     processor = load_processor(config)
     split = data.splits["train"]
@@ -44,10 +41,8 @@ def test_what_training_gets(config: TrainConfig, tmp_path: Path, heard: list[obj
         assert features.base is not None  # a view, not a copy
         assert not features.flags.writeable
         padded = pad_features([features], [split.fill(i)], 200)[0].numpy()
-        full = processor.feature_extractor(audio, sampling_rate=16_000, return_tensors="np")[
-            "input_features"
-        ][0]
-        assert np.abs(padded - full).max() <= FEATURE_TOLERANCE
+        full = processor.feature_extractor(audio, sampling_rate=16_000, return_tensors="np")
+        assert np.abs(padded - full["input_features"][0]).max() <= FEATURE_TOLERANCE
         tokens = processor.tokenizer.convert_ids_to_tokens(split.labels(i))
         assert tokens[:4] == ["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
         assert split.labels(i) == processor.tokenizer(f" {target}").input_ids
@@ -165,3 +160,108 @@ def test_a_script_without_a_main_guard_ends_with_what_it_needs(tmp_path: Path) -
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert 'a script needs `if __name__ == "__main__":` above what trains' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Don't stop, mother-in-law!", "Don't stop mother-in-law"),
+        ("don\u2019t \u2018quote\u2019 -- it", "don\u2019t quote it"),
+        ("costs $3.50, i.e. 1,000 at 10:30", "costs $3.50 i e 1,000 at 10:30"),
+        ("50% of R&D @ home", "50% of R&D @ home"),
+        ("Es sind -5 °C, \u22125 % und E-Mail - 3!", "Es sind -5 °C \u22125 % und E-Mail 3"),
+        ("कि हिन्दी, में।", "कि हिन्दी में"),
+        ("שָׁלוֹם, עולם", "שָׁלוֹם עולם"),
+        ("ก็ได้ ไหม?", "ก็ได้ ไหม"),
+        ("\u00bfQu\u00e9? \u00abs\u00ed\u00bb", "Qué sí"),
+        ("paral\u00b7lel \u00b7 punt", "paral\u00b7lel punt"),
+        ("a_b [noise] (aside)\u2026", "a b noise aside"),
+        ("...", ""),
+    ],
+)
+def test_punctuation_goes_and_words_stay_whole(text: str, expected: str) -> None:
+    assert prepare_target(text, lowercase=False, remove_punctuation=True) == expected
+
+
+def test_text_is_kept_but_for_white_space() -> None:
+    text = " \u201cDon't\u201d,\n he\t said \u2014 PAUSE. "
+    expected = "\u201cDon't\u201d, he said \u2014 PAUSE."
+    assert prepare_target(text, lowercase=False, remove_punctuation=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "expected"),
+    [
+        ("\u00c9COLE Stra\u00dfe", None, "\u00e9cole stra\u00dfe"),
+        ("\u0130stanbul ILIK", "tr", "istanbul \u0131l\u0131k"),
+        ("\u0130stanbul IS", "en", "istanbul is"),
+        ("\u039f\u0394\u039f\u03a3", "el", "\u03bf\u03b4\u03bf\u03c2"),
+    ],
+)
+def test_lower_case_knows_the_alphabet(text: str, language: str | None, expected: str) -> None:
+    assert prepare_target(text, lowercase=True, remove_punctuation=False, language=language) == expected
+
+
+WINDOW = 480_000
+
+
+@pytest.fixture(scope="module")
+def extractor():
+    from transformers import WhisperFeatureExtractor
+
+    return WhisperFeatureExtractor()
+
+
+def difference(extractor, audio: np.ndarray) -> float:
+    """Largest difference from the extractor's own padded features."""
+    full = extractor(audio, sampling_rate=16_000, return_tensors="np")["input_features"][0]
+    features, fill = extract_features(extractor, audio)
+    frames = features.shape[1]
+    assert features.dtype == np.float16
+    assert frames <= len(audio) // 160 + 3
+    # In a batch with one that is shorter.
+    short, short_fill = extract_features(extractor, tone(0.2))
+    padded = pad_features([short, features], [short_fill, fill], extractor.nb_max_frames)[1].numpy()
+    assert padded.shape == full.shape == (extractor.feature_size, extractor.nb_max_frames)
+    assert padded.dtype == np.float32
+    # What was left out is no rounding matter: it is the constant itself.
+    assert np.abs(padded[:, frames:] - full[:, frames:]).max(initial=0) < 1e-6
+    return float(np.abs(padded - full).max())
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [*(1, 159, 160, 161, 399, 400, 16_001), *(WINDOW - less for less in (401, 400, 201, 200, 1, 0))],
+)
+def test_padded_back_equals_the_extractor(extractor, samples: int) -> None:
+    audio = np.random.default_rng(samples).normal(0, 0.1, samples).astype(np.float32)
+    # Below 2 in size float16 rounds to half of the bound.
+    assert difference(extractor, audio) <= FEATURE_TOLERANCE / 2
+
+
+@pytest.mark.parametrize(
+    "audio",
+    [
+        np.zeros(8_000, np.float32),
+        np.ones(8_000, np.float32),
+        np.full(8_000, 1e-7, np.float32),
+        np.concatenate([np.zeros(8_000), np.sin(np.arange(8_000))]).astype(np.float32),
+        np.sign(np.sin(np.arange(16_000) / 5)).astype(np.float32),
+    ],
+    ids=["silence", "constant", "almost-silence", "starts-late", "clipped"],
+)
+def test_extremes(extractor, audio: np.ndarray) -> None:
+    assert difference(extractor, audio) <= FEATURE_TOLERANCE
+
+
+@pytest.mark.parametrize(("mels", "seconds"), [(128, 30), (80, 3)])
+def test_other_extractors(extractor, mels: int, seconds: int) -> None:
+    from transformers import WhisperFeatureExtractor
+
+    other = WhisperFeatureExtractor(feature_size=mels, chunk_length=seconds)
+    for samples in (5_000, seconds * 16_000 - 100, seconds * 16_000):
+        assert difference(other, tone(samples / 16_000)) <= FEATURE_TOLERANCE / 2
+    with pytest.raises(AudioError, match="over the model's window") as caught:
+        extract_features(other, np.zeros(seconds * 16_000 + 1, np.float32))
+    assert caught.value.reason == "too_long_audio"
+    assert extractor_settings(other) != extractor_settings(extractor)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 from demo_clips import demo_clips, recording, srt
-from make_data import encode, lag, load
+from make_data import encode, lag, load, refused
 
 import trainer.data.audio
 from trainer.config import TrainConfig
@@ -73,10 +74,8 @@ def test_short_cues_that_are_near_are_joined(
     lengths = [clip.span.end - clip.span.start for clip in clips if clip.span and clip.span.end]
     assert max(lengths) <= wanted
     assert f"120 cues are {len(clips)} clips: short ones that are near are joined" in table.notes
-    said = sorted(clip.text for clip in clips)
-    assert sorted(" ".join(said).split()) == sorted(
-        " ".join(text for _, text in demo_clips("train")[:120]).split()
-    )
+    said, expected = [clip.text for clip in clips], [text for _, text in demo_clips("train")[:120]]
+    assert sorted(" ".join(said).split()) == sorted(" ".join(expected).split())
 
 
 def test_a_recording_is_in_one_split(talks: Path) -> None:
@@ -121,16 +120,14 @@ def test_times_that_cannot_be_are_told_with_their_line(tmp_path: Path) -> None:
     assert [note for note in load_split(config, "all").notes if note in told] == told
     drops = prepare(config.replace(max_dropped_share=1.0)).drops
     assert {drop.reason for drop in drops} == {"wrong_times"}
-    backwards, long, overlaps, late = sorted(
-        (drop.detail for drop in drops), key=lambda detail: "after the end" in detail
-    )
+    details = sorted((drop.detail for drop in drops), key=lambda detail: "after the end" in detail)
+    backwards, long, overlaps, late = details
     assert "talk.srt, line 6: ends at" in backwards
     assert "talk.srt, line 10: ends at" in long and "the next cue begins" in long
     assert "talk.srt, line 14: begins at" in overlaps
     assert f"ends at {cues[5][1] + 1.5:.2f} s, after the end of the recording" in late
-    with pytest.raises(
-        DataError, match=r"4 of 12 clips .* with impossible times \(the first is talk\.wav \["
-    ):
+    told_all = r"4 of 12 clips .* with impossible times \(the first is talk\.wav \["
+    with pytest.raises(DataError, match=told_all):
         prepare(config.replace(max_dropped_share=0.1))
 
 
@@ -138,10 +135,8 @@ def test_rows_with_times(tmp_path: Path) -> None:
     audio, cues = recording(0, 12)
     both = np.stack([audio, -0.3 * np.roll(audio, 999)], axis=1)
     soundfile.write(tmp_path / "talk.wav", both, RATE, subtype="FLOAT")
-    rows = [
-        f"talk.wav,{text},{start:.6f},{end:.6f},{number % 2}"
-        for number, (start, end, text) in enumerate(cues)
-    ]
+    numbered = enumerate(cues)
+    rows = [f"talk.wav,{text},{start:.6f},{end:.6f},{number % 2}" for number, (start, end, text) in numbered]
     table = tmp_path / "clips.csv"
     table.write_text("\n".join(["file,text,Start,End,speaker", *reversed(rows)]))
     clips = every(load(table, split_by=None, audio_channel=1))
@@ -153,23 +148,20 @@ def test_rows_with_times(tmp_path: Path) -> None:
     assert len(every(load(table, split_by=None, pack_seconds=20))) == 12, "of other speakers"
     table.write_text(table.read_text().replace(",0\n", ",1\n"))
     assert len(every(load(table, split_by=None, pack_seconds=20))) < 12
-    with pytest.raises(DataError, match="belong together"):
-        load(table)
+    refused("belong together", table)
     assert len(every(load(table, split_by=None, segment_columns=None))) == 12
     lines = table.read_text().splitlines()
     other = tmp_path / "other.csv"
     other.write_text("\n".join([*lines, f"talk.wav,two at once,{cues[3][0] + 0.3},{cues[3][1] + 0.3},1"]))
     [note] = [note for note in load(other, split_by=None).notes if "overlap" in note]
     assert "rows that overlap others of the same recording are kept: " in note
-    assert (
-        f"other.csv, row 13: begins at {cues[3][0] + 0.3:.2f} s, and row 9 ends at {cues[3][1]:.2f} s" in note
-    )
+    overlap = f"row 13: begins at {cues[3][0] + 0.3:.2f} s, and row 9 ends at {cues[3][1]:.2f} s"
+    assert f"other.csv, {overlap}" in note
     assert not any("overlap" in note for note in load(table, split_by=None).notes)
-    with pytest.raises(DataError, match=r"segment_columns='from,to': no column 'from' in .*clips.csv"):
-        load(table, segment_columns="from,to")
+    told = "segment_columns='from,to': no column 'from' in .*clips.csv"
+    refused(told, table, segment_columns="from,to")
     table.write_text(table.read_text().replace(f"{cues[-1][0]:.6f}", "0:12"))
-    with pytest.raises(DataError, match=r"clips.csv, row 1: Start='0:12': must be seconds"):
-        load(table)
+    refused("clips.csv, row 1: Start='0:12': must be seconds", table)
 
 
 def test_what_is_said_in_a_cue(tmp_path: Path) -> None:
@@ -249,19 +241,17 @@ def test_recordings_and_subtitles_that_belong_to_none(talks: Path, tmp_path: Pat
     for name in ("a", "b", "c"):
         soundfile.write(tmp_path / f"{name}.flac", audio, RATE)
     (tmp_path / "a.de.srt").write_text(srt([(start, end, "nein") for start, end, _ in cues]))
-    with pytest.raises(DataError, match=r"name them alike: talk.mp4 and talk.srt, or talk.en.srt"):
-        load(tmp_path)
+    refused("name them alike: talk.mp4 and talk.srt, or talk.en.srt", tmp_path)
     (tmp_path / "a.en.srt").write_text(srt(cues))
     (tmp_path / "b.srt").write_text(srt(cues))
     (tmp_path / "x.srt").write_text(srt(cues))
     soundfile.write(tmp_path / "a.wav", audio, RATE)
     table = load(tmp_path, split_by=None)
-    assert any(
-        note.endswith(f"have the same name beside them: 1, such as {tmp_path}/a.wav") for note in table.notes
-    )
     assert {clip.path[-6:] for clip in every(table)} == {"a.flac", "b.flac"}
     assert "nein" not in {clip.text for clip in every(table)}
-    assert any("recordings without subtitles of the same name beside them: 1" in note for note in table.notes)
-    assert any(
-        "subtitles without a recording of the same name" in note and "x.srt" in note for note in table.notes
-    )
+    for told in (
+        rf"have the same name beside them: 1, such as {tmp_path}/a\.wav$",
+        "recordings without subtitles of the same name beside them: 1",
+        r"subtitles without a recording of the same name.*x\.srt",
+    ):
+        assert any(re.search(told, note) for note in table.notes), told

@@ -83,7 +83,6 @@ def shared(splits: Mapping[str, list[Clip]], what: Any) -> set[str]:
 def test_no_clip_is_lost_or_in_two_splits(place: Path, rows: list[Row]) -> None:
     table = load(place, rows)
     assume(table is not None)
-    assert table is not None
     assert sum(len(clips) for clips in table.splits.values()) + len(table.drops) == sum(used(rows).values())
     in_splits = Counter((clip.name, clip.text) for clips in table.splits.values() for clip in clips)
     assert in_splits <= used(rows)
@@ -102,7 +101,6 @@ def test_no_speaker_is_in_two_splits_where_that_is_asked(place: Path, rows: list
     if "speaker_id" not in rows[0]:
         assert table is None
     assume(table is not None)
-    assert table is not None
     assert not shared(table.splits, lambda clip: clip.cell("speaker_id"))
     assert not shared(table.splits, lambda clip: clip.path)
 
@@ -128,13 +126,11 @@ def test_rows_that_are_added_move_no_clip_of_kept_splits(
 ) -> None:
     before = load(place, rows)
     assume(before is not None)
-    assert before is not None
     kept = place / SPLITS_FILE
     kept.write_bytes(encode_splits(before.whole, {}))
     values = [dict(zip(("audio", "text", "speaker_id", "Split"), one, strict=True)) for one in more]
     added = [{name: row[name] for name in rows[0]} for row in values]
     after = load(place, [*added, *rows], data_seed=seed, splits=str(kept))
-    assert after is not None
     known = {(name, text) for pairs in found(before).values() for name, text in pairs}
     for role, pairs in found(before).items():
         # Every clip is where it was; rows that are the same as kept ones, but new, are with these.

@@ -12,13 +12,17 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from make_data import write_processor
 from safetensors.torch import load_file, save_file
-from transformers import WhisperForConditionalGeneration
+from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from trainer.config import TrainConfig
 from trainer.errors import ModelError
+from trainer.model.averaging import load_mean
 from trainer.model.pretrained import DEMO_MODEL
 from trainer.model.processor import load_processor
+from trainer.model.rates import STEPS, default_learning_rate, learning_rates
 from trainer.model.whisper import load_model
 
 
@@ -138,3 +142,72 @@ def test_english_models_transcribe_english(monkeypatch: pytest.MonkeyPatch) -> N
     for settings in ({"language": "de"}, {"task": "translate"}):
         with pytest.raises(ModelError, match="only transcribes English"):
             load_processor(TrainConfig(**settings))
+
+
+def saved(folder: Path, seed: int, **sizes: int) -> dict[str, torch.Tensor]:
+    """The weights of a random model, which is written to the folder."""
+    values = WhisperConfig.from_pretrained(write_processor(folder)).to_dict()
+    torch.manual_seed(seed)
+    model = WhisperForConditionalGeneration(WhisperConfig.from_dict(values | sizes))
+    model.save_pretrained(folder)
+    return dict(model.state_dict())
+
+
+def test_every_weight_is_the_mean_by_shares_and_tied_weights_stay_tied(tmp_path: Path) -> None:
+    first, second = (saved(tmp_path / str(seed), seed) for seed in (1, 2))
+    mean, _ = load_mean(TrainConfig(), [(str(tmp_path / "1"), 1.0), (str(tmp_path / "2"), 3.0)])
+    for name, weight in mean.state_dict().items():
+        torch.testing.assert_close(weight, 0.25 * first[name] + 0.75 * second[name])
+    assert mean.proj_out.weight is mean.get_decoder().embed_tokens.weight
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ({"d_model": 32}, r"is \(.*\) in one and \(.*\) in another"),
+        ({"decoder_layers": 2}, "not all of them"),
+    ],
+)
+def test_models_of_other_shapes_are_refused(tmp_path: Path, sizes: dict[str, int], told: str) -> None:
+    saved(tmp_path / "1", 1)
+    saved(tmp_path / "2", 2, **sizes)
+    with pytest.raises(ModelError, match=told):
+        load_mean(TrainConfig(), [(str(tmp_path / name), 1.0) for name in "12"])
+
+
+def model(folder: Path, width: int, layers: int, decoder_layers: int | None = None) -> TrainConfig:
+    transformers.WhisperConfig(
+        d_model=width, encoder_layers=layers, decoder_layers=decoder_layers or layers
+    ).save_pretrained(folder)
+    return TrainConfig(model=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((384, 4), 3.75e-5),
+        ((768, 12), 1.25e-5),
+        ((1280, 32), 4.375e-6),
+        ((1280, 32, 4), 5e-5),  # large-v3-turbo
+    ],
+)
+def test_by_size(tmp_path: Path, size: tuple[int, ...], expected: float) -> None:
+    assert default_learning_rate(model(tmp_path, *size)) == expected
+
+
+def test_a_model_that_knows_less_takes_more(tmp_path: Path) -> None:
+    config = model(tmp_path, 512, 6)
+    rates = [default_learning_rate(config, wer) for wer in (22.6, 60.0, 327.0)]
+    assert rates == [pytest.approx(2.5e-5 * factor) for _, factor in STEPS]
+    assert rates == sorted(set(rates))
+    lora = config.replace(method="lora")
+    assert default_learning_rate(lora, 22.6) == default_learning_rate(lora, 327.0) == 5e-4
+    assert learning_rates(config) == rates
+    # The error of a translation is no share of words.
+    assert learning_rates(config.replace(task="translate")) == [2.5e-5]
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_the_demo_has_the_rate_that_was_measured_on_its_data(method: str) -> None:
+    config = TrainConfig().replace(method=method)
+    assert default_learning_rate(config, 68.5) == default_learning_rate(config)

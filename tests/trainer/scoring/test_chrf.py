@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import random
+import statistics
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from trainer.config import TrainConfig
 from trainer.scoring.intervals import compare, difference_interval, rate_interval
+from trainer.scoring.normalizers import make_normalizer
+from trainer.scoring.objectives import describe_rates, words
 from trainer.scoring.translation import ChrfCounts, count_chrf
+from trainer.training.metrics import ErrorRates
 
 WORDS = ["the", "a", "cat", "dog", "sat", "on", "mat", "big", "red", "house", "runs", "fast", "away", "from"]
 texts = st.lists(st.text("abcd éx", max_size=12), min_size=1, max_size=8)
@@ -70,7 +76,30 @@ def test_intervals_are_those_of_drawing_the_translations_anew() -> None:
     assert not compare(first.errors, first.errors, first.lengths).shown
 
 
+def test_translations_have_words_of_their_own() -> None:
+    rates = {"chrf_error": 40.0, "chrf": 60.0, "bleu": 20.0}
+    assert describe_rates(rates) == "chrF error 40.00 % (chrF 60.00), BLEU 20.00"
+    assert words("WER 3 %, no WERs, POWER", "translate") == "chrF error 3 %, no chrF error, POWER"
+
+
 def test_without_text_there_is_nothing_to_measure() -> None:
     assert count_chrf(["abc def", ""], ["abc def", "x"]).percent == 0.0
     with pytest.raises(ValueError, match="nothing to measure"):
         _ = count_chrf([""], ["x"]).percent
+
+
+@pytest.mark.parametrize("objective", ["clips", "sources", "worst_source"])
+def test_translations_of_several_sources_have_their_own_chrf_and_bleu(objective: str) -> None:
+    """BLEU was once of all clips together alone, beside the chrF of the worst source."""
+    said = ["the cat sat on the mat today", "a dog ran over the hill", "we all like to sing in the rain"]
+    heard = ["the cat sat on the mat now", "a dog ran over the hill", "all of us sing when rain comes"]
+    sources = ["a", "a", "b"]
+    normalizers = [make_normalizer(TrainConfig(task="translate"))] * 3
+    measured = ErrorRates(normalizers, sources, objective, "translate")
+    rates = measured.compute(predictions=heard, references=said)
+    for name, metric in {"chrf": CHRF(), "bleu": BLEU()}.items():
+        every = metric.corpus_score(heard, [said]).score
+        own = [metric.corpus_score(heard[rows], [said[rows]]).score for rows in (slice(2), slice(2, 3))]
+        assert [rates[f"{name}@a"], rates[f"{name}@b"]] == pytest.approx(own)
+        wanted = {"clips": every, "sources": statistics.fmean(own), "worst_source": min(own)}
+        assert rates[name] == pytest.approx(wanted[objective])

@@ -10,6 +10,7 @@ from pathlib import Path
 import boto3
 import pytest
 from cut_proxy import CutProxy
+from gcs_server import served_folder
 from make_data import streaming, write_shards
 from s3_server import S3Server, give_keys, s3_server
 
@@ -35,7 +36,6 @@ def server() -> Iterator[S3Server]:
 
 
 def names(stream: TrainStream | None) -> list[str]:
-    assert stream is not None
     return [Path(clip.name).stem for clip in itertools.islice(stream.clips(2, 8), 60)]
 
 
@@ -103,3 +103,16 @@ def test_buckets_that_cannot_be_read(server: S3Server, small_config: TrainConfig
     with pytest.raises(ConfigError, match="the address has keys in it") as error:
         streaming(small_config, Path("x"), data="s3://ID:hidden@bucket/speech")
     assert "hidden" not in str(error.value)
+
+
+def test_a_bucket_of_google_is_streamed_as_a_folder_is(small_config: TrainConfig, tmp_path: Path) -> None:
+    folder = write_shards(tmp_path / "shards", "tar")
+    config = streaming(small_config, folder)
+    local = load_clips(config)
+    with served_folder(folder, "speech") as address:
+        assert address.startswith("gs://")
+        far = load_clips(config.replace(data=address))
+        assert [clip.text for clip in far.splits["test"]] == [clip.text for clip in local.splits["test"]]
+        assert names(far.stream) == names(local.stream)
+        with pytest.raises(DataError, match=r"found nothing|cannot be read"):
+            load_clips(config.replace(data=address.replace("/speech", "/other")))

@@ -111,6 +111,5 @@ def test_clips_of_no_use_leave_their_places_empty(
 
 def test_hours_are_as_many_samples_as_clips_fill(config: TrainConfig) -> None:
     data = prepare(config)
-    assert data.stream is not None
     hours = config.replace(max_samples=None, max_hours=12 * data.stream.mean_seconds / 3600, evaluations=1)
     assert train(hours, data=data).samples_seen == 12

@@ -29,9 +29,7 @@ def shards(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def stream(shards: Path, small_config: TrainConfig) -> TrainStream:
-    found = load_clips(streaming(small_config, shards)).stream
-    assert found is not None
-    return found
+    return load_clips(streaming(small_config, shards)).stream
 
 
 def names(stream: TrainStream, count: int, *order: int) -> list[str]:
@@ -76,7 +74,6 @@ def test_rows_of_no_use_do_not_come(small_config: TrainConfig, tmp_path: Path) -
     accent = sorted(accents & {row["accent"] for row in rows["validation"]})[0]
     wanted = [row for row in rows["train"] if row["accent"] == accent and row["text"] not in (None, "...")]
     found = load_clips(streaming(small_config, folder, row_filter=f"accent={accent}")).stream
-    assert found is not None
     heard = {clip.text for clip in itertools.islice(found.clips(0, 4), len(wanted))}
     assert heard == {row["text"] for row in wanted}
     assert found.epoch_samples == len(wanted), "an epoch is the clips that are used"
@@ -119,7 +116,6 @@ def test_samples_in_lists_are_heard(small_config: TrainConfig, tmp_path: Path, k
     rows = {split: [samples(row) for row in demo_rows(split, 4)] for split in CLIPS}
     config = streaming(small_config, write_shards(tmp_path, rows=rows, shards=1))
     table = load_clips(config)
-    assert table.stream is not None
     for split, clips in (("train", itertools.islice(table.stream.clips(0, 4), 4)), *table.splits.items()):
         expected = {row["text"]: read_audio(row["audio"]["bytes"]) for row in demo_rows(split, 4)}
         for clip in clips:

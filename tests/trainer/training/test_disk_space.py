@@ -67,12 +67,10 @@ def test_every_writer_that_meets_a_full_disk(tmp_path: Path, writer: str) -> Non
 
 def test_the_estimate_holds(one_step: TrainConfig, tmp_path: Path) -> None:
     folder = train(one_step, output_dir=tmp_path / "run").checkpoint
-    assert folder is not None
     real = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     assert real <= estimated_checkpoint_bytes(one_step) <= real + 17e6
     saving = one_step.replace(optimizer="adafactor", max_steps=1)
     small = train(saving, output_dir=tmp_path / "adafactor").checkpoint
-    assert small is not None
     size = sum(path.stat().st_size for path in small.rglob("*") if path.is_file())
     assert size <= estimated_checkpoint_bytes(saving) <= size + 17e6
     assert size < real / 2

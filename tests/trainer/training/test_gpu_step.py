@@ -154,6 +154,8 @@ def test_a_gpu_gets_features_as_they_are_stored(small_config: TrainConfig, tmp_p
         assert trainer._prepare_inputs({"input_features": features})["input_features"].dtype == torch.float32
         losses.append((trainer.train().training_loss, trainer.evaluate()["eval_loss"]))
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    trainer = trainer_of(steps(small_config, {"dataloader_workers": 2}), tmp_path)
+    assert trainer.get_train_dataloader().num_workers == 2
 
 
 @pytest.mark.parametrize(

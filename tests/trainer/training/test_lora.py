@@ -167,8 +167,9 @@ def test_adapters_find_a_base_model_that_has_another_path_here(
         assert base_of(found) == str(base)
         there = evaluate(config.replace(model=str(found)))
     assert there.rates["wer"] == pytest.approx(measured(run)[-1]["wer"], abs=0.1)
-    with with_base(run.folder / "kept-4", "demo") as found:
-        assert found == run.folder / "kept-4"
+    for folder, base_model in ((run.folder / "kept-4", "demo"), (base, "small")):
+        with with_base(folder, base_model) as found:
+            assert found == folder
 
 
 def test_resumed_it_is_the_unbroken_training(config: TrainConfig, run: Rows, tmp_path: Path) -> None:

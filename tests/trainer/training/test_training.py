@@ -53,7 +53,6 @@ def first_gradient(
     )
     data = prepare(config)
     trainer = make_trainer(config, data, data.splits["validation"], folder)
-    assert trainer.plan is not None
     assert trainer.plan.n_steps == 1
     gradients = Gradients()
     trainer.add_callback(gradients)
@@ -204,7 +203,6 @@ def test_run_reports_on_its_points_and_says_nothing_deprecated(
 def test_language_and_task_survive_save_and_load(small_config: TrainConfig, tmp_path: Path) -> None:
     config = small_config.replace(language="be", max_steps=1, train_batch_size=2, evaluations=1)
     result = train(config, output_dir=tmp_path)
-    assert result.checkpoint is not None
     model = WhisperForConditionalGeneration.from_pretrained(result.checkpoint)
     processor = WhisperProcessor.from_pretrained(result.checkpoint)
     assert model.generation_config.language == "be"

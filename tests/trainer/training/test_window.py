@@ -184,7 +184,6 @@ def test_the_checkpoint_is_a_whole_whisper(small_config: TrainConfig, tmp_path: 
     config = small_config.replace(max_steps=1, evaluations=1, max_eval_clips=1)
     base = load_model(config, load_processor(config)).state_dict()
     result = train(config, output_dir=tmp_path)
-    assert result.checkpoint is not None
     saved = json.loads((result.checkpoint / "config.json").read_text())
     assert saved["max_source_positions"] == 200
     weights = load_file(result.checkpoint / "model.safetensors")

@@ -71,7 +71,6 @@ def served_folder(folder: Path, prefix: str) -> Iterator[str]:
     """
     words = [sys.executable, __file__, str(folder), prefix]
     server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert server.stdin is not None and server.stdout is not None
     try:
         yield server.stdout.readline().strip()
     finally:
