@@ -232,8 +232,7 @@ def test_pages_that_are_read_first_are_short(page: str) -> None:
     assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= LONGEST[page]
 
 
-def rooms() -> tuple[set[str], set[str]]:
-    """The files and folders of the tree in ARCHITECTURE.md."""
+def test_the_architecture_names_files_that_are_there() -> None:
     [tree] = [block for block in blocks(ROOT / "ARCHITECTURE.md") if "tune/" in block.lines]
     files, folders, above = set(), set(), [""]
     for line in tree.lines:
@@ -242,11 +241,6 @@ def rooms() -> tuple[set[str], set[str]]:
             (folders if word.endswith("/") else files).add("".join(above[: depth + 1]) + word)
             if word.endswith("/"):
                 above[depth + 1 :] = [word]
-    return files, folders
-
-
-def test_the_architecture_names_files_that_are_there() -> None:
-    files, folders = rooms()
     assert len(files) > 80
     assert sorted(path for path in files if not (ROOT / path).is_file()) == []
     assert sorted(path for path in folders if not (ROOT / path).is_dir()) == []

@@ -63,7 +63,6 @@ def test_two_processes_of_a_node_have_one_copy_from_a_bucket(
     copies = NodeCopies.make(storage, [folder])
     assert copies.local(folder) == folder, "the driver needs no copy"
     kept = storage.experiment(CACHE).store
-    assert kept is not None
     before, content = kept.files(CACHE), contents(folder)
     assert NodeCopies.make(storage, [folder]).paths == copies.paths
     assert kept.files(CACHE) == before, "it is not uploaded again"
@@ -154,7 +153,6 @@ def test_a_search_on_nodes_that_share_nothing_but_a_bucket(
     assert done.returncode == 0, done.stdout + done.stderr
     assert "is not measured" not in done.stdout
     kept = Storage.parse(server.uri("search")).experiment("apart").store
-    assert kept is not None
     results = json.loads(kept.read("apart/results.json"))
     assert [trial["status"] for trial in results["trials"]] == ["completed"]
     names = {name.split("/")[0].rpartition("-")[0] for name in kept.files(CACHE)}

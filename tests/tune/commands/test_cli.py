@@ -16,10 +16,7 @@ import soundfile
 from tune.cli import main
 
 
-@pytest.mark.parametrize(
-    "words",
-    [[], ["export"], ["inspect"], ["evaluate"]],
-)
+@pytest.mark.parametrize("words", [[], ["export"], ["inspect"], ["evaluate"]])
 def test_help_imports_nothing_that_takes_seconds(words: list[str]) -> None:
     done = run_and_list_modules(*words, "--help")
     assert done.stdout.startswith("usage: tune-whisper")
@@ -73,6 +70,7 @@ MISTAKES = {
         "--gpus-per-trial 1 --workers-per-trial 2",
         ["--gpus-per-trial 1: ", "--workers-per-trial 1", "--gpus-per-trial 2", "or 0"],
     ),
+    "no number of gpus": ("--gpus-per-trial nan", ["--gpus-per-trial nan", "must be a finite number"]),
     "no trials": ("--trials 0", ["--trials 0", "at least 1"]),
     "store away": ("--tracking-uri http://127.0.0.1:9", ["127.0.0.1:9"]),
     "gpu hours": ("--gpu-hours -1", ["--gpu-hours -1", "above 0"]),

@@ -77,7 +77,6 @@ def test_ctrl_c_in_the_midst_of_a_training(tmp_path: Path) -> None:
         "model: demo\ndata: demo\nmax_train_clips: 48\nmax_eval_clips: 8\nepochs: 400\noutput_dir: out\n"
     )
     process = start("trainer", "config.yaml", stdout=subprocess.PIPE, cwd=tmp_path)
-    assert process.stdout is not None
     assert any(line.startswith("before: ") for line in process.stdout)
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=100)[1].endswith("interrupted\n")

@@ -108,13 +108,7 @@ def test_the_page_is_one_file(compared: tuple[dict[str, Any], Path]) -> None:
     text = Page(html).text
     for rate in ("wer", "cer"):
         assert f"{found['rates'][rate]['percent']:.2f} %" in text
-    for word in (
-        "demo against noisy",
-        "auto-en",
-        "Worst utterances",
-        "Signs of hallucination",
-        "by accent",
-    ):
+    for word in ("demo against noisy", "auto-en", "Worst utterances", "Signs of hallucination", "by accent"):
         assert word in text
     worst = max(
         found["utterances"], key=lambda row: row["substitutions"] + row["deletions"] + row["insertions"]

@@ -12,13 +12,7 @@ from made_experiments import MadeLog
 from search_process import QUICK, Search, results
 
 from tune.cli import main
-from tune.experiments.events import (
-    Baseline,
-    CheckpointSaved,
-    Evaluated,
-    FinalistsCompared,
-    GuardMeasured,
-)
+from tune.experiments.events import Baseline, CheckpointSaved, Evaluated, FinalistsCompared, GuardMeasured
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.listing import list_experiments
 from tune.experiments.log import parse
@@ -63,12 +57,7 @@ def test_what_is_made_of_the_log_of_a_translation_names_the_chrf(tmp_path: Path)
     points = event_points([*parse(log.read_bytes(), log)], saved)
     ended = [*own_run(saved, "").metrics, *trial_run(state.run("001"), saved).metrics]
     keys = {key for each in [*points.values(), ended] for key, *_ in each}
-    wanted = {
-        "baseline_chrf_error/a",
-        "chrf_error",
-        "best_chrf_error",
-        "winner_mean_chrf_error",
-    }
+    wanted = {"baseline_chrf_error/a", "chrf_error", "best_chrf_error", "winner_mean_chrf_error"}
     assert wanted <= keys
     assert not [
         text for text in (*keys, json.dumps(found), json.dumps(line)) if re.search(r"\b(\w+_)?[wc]er\b", text)

@@ -121,8 +121,7 @@ def test_the_runtime_hears_what_transformers_hears(
 
 
 @pytest.mark.parametrize(
-    ("name", "quantization", "points"),
-    [("ctranslate2", "int8", 1.5), ("ggml", "q5_0", 2.0)],
+    ("name", "quantization", "points"), [("ctranslate2", "int8", 1.5), ("ggml", "q5_0", 2.0)]
 )
 def test_smaller_weights_cost_little(
     name: str, quantization: str, points: float, checker: Checker, converted: Callable[..., Path]

@@ -33,6 +33,7 @@ from trainer.data.audio import SAMPLE_RATE, read_audio
 from tune.cli import main
 from tune.experiments.events import ExportChosen, FinalRoundPlanned, ResultsWritten, TrialsOver
 from tune.experiments.experiment import Experiment, find_experiment
+from tune.experiments.mlflow_store import default_artifact_root
 from tune.experiments.results import run_ids, write_results
 from tune.experiments.storage import Storage
 
@@ -129,6 +130,14 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 def model(shop: Shop) -> Any:
     """What `mlflow.pyfunc.load_model` makes of the champion."""
     return load(CHAMPION, shop.uri)
+
+
+def test_a_store_that_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shop = Shop(tmp_path)
+    (default_artifact_root(shop.folder) / "models").write_text("a file where a folder should be")
+    assert shop.register() == 2
+    assert f"cannot register {NAME} in it" in capsys.readouterr().err
+    assert not shop.client.search_registered_models()
 
 
 def load(address: str, store: str) -> Any:

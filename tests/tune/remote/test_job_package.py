@@ -141,6 +141,7 @@ REFUSED = {
         [*SEARCH, "--tracking-uri", f"http://me:{PASSWORD}@mlflow:5000"],
         "--tracking-uri: holds a password or key in an address",
     ),
+    "nothing": ([], "submit: nothing to run; give the search's arguments after --"),
     "a token in the address": ([*SEARCH, f"--data=https://x/y?token={PASSWORD}"], "--data: holds"),
     "a password in the space": (
         ["--space", "secret.yaml"],

@@ -168,17 +168,11 @@ def test_all_that_is_made_from_the_log_tells_of_it(tmp_path: Path) -> None:
     assert run_name(saved.best) == "001-a1 mean of 001-r2, 001-r1"
     assert (content.tags["role"], content.tags["members"]) == ("average", "001-r2 001-r1")
     rates = {"wer": 24.0, "cer": 8.0, "clips": 10}
-    card = model_card(
-        saved,
-        saved.best,
-        {"validation": {"before": rates, "after": rates}},
-        4.0,
-    )
+    card = model_card(saved, saved.best, {"validation": {"before": rates, "after": rates}}, 4.0)
     assert f"{whom.replace('the mean', 'the mean of the weights', 1)} (a [model soup]" in str(card)
     console = Console(file=io.StringIO(), width=200)
     print_summary(Outcome(search.plan, saved.state), console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert f"best      WER  24.00 %  {whom}, to be exported" in printed
     found = tune_whisper.load_experiment("x", storage=search.storage.text)
-    assert found.best is not None
     assert (found.best, found.wer) == (found.runs["001-a1"], 31.5)

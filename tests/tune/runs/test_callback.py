@@ -11,9 +11,12 @@ from made_experiments import RUNGS, MadeLog
 
 from trainer.config import TrainConfig
 from tune.cluster.progress_channel import EVALUATED, PROGRESS, SAVED, START
+from tune.experiments.events import TrialsOver
 from tune.runs.callback import SearchCallback
+from tune.runs.ray_tune import RaySearcher, RayStopper
 from tune.search.records import Records
 from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
+from tune.search.searcher import Repeater
 
 
 class Driver:
@@ -95,3 +98,29 @@ def test_the_best_so_far_may_be_no_better_than_the_base_model(made: MadeLog) -> 
         ", best so far, but no better than the base model's 60.00 %",
         ", best so far",
     ]
+
+
+def test_a_budgets_end_waits_a_minute_for_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, saving, events = [1000.0], [True], []
+    monkeypatch.setattr("tune.runs.ray_tune.time.time", lambda: now[0])
+    log: Any = SimpleNamespace(state=SimpleNamespace(events=1), problem=None, append=events.append)
+    stopper = RayStopper(log, lambda _: TrialsOver(reason="time_budget"), lambda: saving[0])
+    assert not stopper.stop_all()
+    assert len(events) == 1
+    now[0] += 59
+    assert not stopper.stop_all()
+    saving[0] = False
+    assert stopper.stop_all()
+    saving[0], now[0] = True, 1061.0
+    assert stopper.stop_all()
+    assert len(events) == 1
+
+
+def test_no_trial_begins_while_a_budgets_end_waits() -> None:
+    log: Any = SimpleNamespace(state=SimpleNamespace(events=1), problem=None, append=lambda _: None)
+    stopper = RayStopper(log, lambda _: TrialsOver(reason="time_budget"), lambda: True)
+    source = Repeater({"001-r1": {"seed": 1}, "001-r2": {"seed": 2}}, Records(), lambda: 2)
+    searcher = RaySearcher(source, lambda: stopper.over)
+    assert searcher.suggest("a") == {"seed": 1, "trial_id": "001-r1"}
+    assert not stopper.stop_all()
+    assert searcher.suggest("b") is None

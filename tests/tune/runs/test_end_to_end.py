@@ -147,6 +147,9 @@ def test_export_decodes_to_the_reported_wer_in_a_pipeline(
     spoken = {text: samples for samples, text in demo_clips("validation")}
     texts = [transcribe(spoken[clip.text])["text"].strip() for clip in clips]
     assert count_errors([clip.text for clip in clips], texts).percent == pytest.approx(best["wer"], abs=0.1)
+    words = transcribe(spoken[max(spoken, key=len)], return_timestamps="word")["chunks"]
+    starts = [word["timestamp"][0] for word in words]
+    assert starts and starts == sorted(starts)
     card = Path("model/README.md").read_text()
     assert f"{best['wer']:.2f}" in card
     (mean,) = found["averages"]

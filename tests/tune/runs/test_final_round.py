@@ -62,9 +62,7 @@ class Search:
         log = self.experiment.log
         log.append(
             TrialProposed(
-                trial_id=name,
-                config={"learning_rate": 1e-3 + len(self.state.runs) / 1e4},
-                effective_batch=8,
+                trial_id=name, config={"learning_rate": 1e-3 + len(self.state.runs) / 1e4}, effective_batch=8
             ),
             TrialStarted(trial_id=name, folder=folder),
         )

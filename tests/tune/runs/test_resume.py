@@ -12,7 +12,8 @@ from typing import Any
 import mlflow
 import pytest
 import yaml
-from made_experiments import TRAINING, MadeLog
+from made_experiments import TRAINING, MadeLog, change_settings, made_trial, write_experiment
+from plans import training_plan
 from s3_server import KEYS, s3_server
 from search_process import ONE_CPU, QUICK, Search, frozen
 from test_state_machine import begun, made_search
@@ -20,6 +21,7 @@ from test_state_machine import begun, made_search
 from tune.cli import main
 from tune.commands.search import read_options, search_parser
 from tune.experiments.events import Evaluated, SessionStarted, TrialStarted
+from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.log import fold
 from tune.experiments.object_stores.object_store import StorageError
@@ -42,7 +44,6 @@ WORDS = "--experiment killed --trials 1 --epochs 3 --finalists 0 --max-concurren
 def state(folder: ExperimentFolder) -> dict[str, dict[str, Any]]:
     """What the log says of the trials where the experiment is kept."""
     try:
-        assert folder.store is not None
         known = fold(folder.store.read(f"{folder.name}/{EVENTS_FILE}"), Path(EVENTS_FILE))
     except StorageError:
         return {}
@@ -174,3 +175,29 @@ def test_the_command_that_runs_it_again_asks_for_the_same(finalists: int, tmp_pa
     same = dataclasses.replace(options, space=space, settings=settings)
     assert SearchOptions().changed(read_options(arguments)) == same
     assert (arguments.storage.address, arguments.address) == (plan.storage.address, "auto")
+
+
+def resumed_search(storage: Storage) -> str:
+    resumed = resume("made", storage, {"trials": 3})
+    resumed.experiment.close()
+    return resumed.plan.base.cache_dir
+
+
+def training_from(storage: Storage) -> str:
+    return training_plan("--storage", storage.text, "--from", "made").base.cache_dir
+
+
+def move(folder: Path) -> None:
+    """Leave an experiment as on a machine where it did not begin: the folder of the features is not there."""
+    settings = Experiment.read(Storage.parse(folder.parent).experiment(folder.name)).settings
+    change_settings(folder, train_config={**settings.train_config, "cache_dir": "/elsewhere/cache"})
+
+
+@pytest.mark.parametrize("command", [resumed_search, training_from])
+def test_on_another_machine_features_go_where_they_can(
+    command: Callable[[Storage], str], tmp_path: Path
+) -> None:
+    trials = [made_trial(1, [50.0, 30.0, 12.0]), made_trial(2, [55.0])]
+    move(write_experiment(tmp_path, trials, asked=3, state="interrupted").path)
+    storage = Storage.parse(tmp_path)
+    assert command(storage) == str(storage.feature_cache)

@@ -48,7 +48,6 @@ def search_outcome(folder: Path, *, baseline: float = 60.0, **kinds: Any) -> Out
 
 def test_the_winners_mean_and_its_interval_lead_and_the_test_split_stands_beside_it(tmp_path: Path) -> None:
     outcome = search_outcome(tmp_path)
-    assert outcome.state.verdict is not None
     low, high = outcome.state.verdict.score.mean_interval or (0.0, 0.0)
     measured = HeldOutMeasured(
         run="004-r1", rates={"wer": 10.894, "cer": 3.0, "clips": 1234.0}, baseline={"wer": 61.25, "cer": 20.0}

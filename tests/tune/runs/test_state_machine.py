@@ -557,8 +557,6 @@ class SearchMachine(RuleBasedStateMachine):
         state = read_log(self.plan.folder / EVENTS_FILE)
         if any(run.best_value is not None for run in state.records.all()):
             best = state.best()
-            assert best is not None
-            assert best.checkpoint is not None
             assert (self.plan.folder / best.checkpoint / "model.safetensors").is_file()
         if state.chosen is not None:
             run = state.run(state.chosen.run)

@@ -172,7 +172,6 @@ def test_the_winners_settings_once_more_on_train_and_validation(
     before, after = (
         Experiment.read(ExperimentFolder(name, tmp_path / "experiments" / name)) for name in (NAME, "both")
     )
-    assert before.state.data is not None and after.state.data is not None
     assert after.state.data.splits["validation"] == before.state.data.splits["test"], (
         "what is measured is the test split"
     )

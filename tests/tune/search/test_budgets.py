@@ -60,7 +60,6 @@ def test_the_time_budget_counts_all_sessions() -> None:
     assert Search(seconds=3600.0, spent=3500.0).reason is None
     search = Search(seconds=3600.0, spent=3601.0)
     end = search.end
-    assert end is not None
     assert (end.reason, end.text) == ("time_budget", "the time budget of 1h is spent")
 
 
@@ -71,7 +70,6 @@ def test_gpu_hours_are_those_of_all_trials_also_of_running_ones() -> None:
     assert search.reason is None
     search.trial(None, None, hours=1.6)
     end = search.end
-    assert end is not None
     assert (end.reason, end.text) == ("gpu_hours", "the budget of 9 GPU-hours is spent")
 
 
@@ -106,7 +104,6 @@ def test_failures_in_a_row() -> None:
         assert search.reason is None
     search.trial(None, "failed")
     end = search.end
-    assert end is not None
     assert (end.reason, end.text) == ("failures", "3 trials in a row failed")
 
 
@@ -148,7 +145,6 @@ def test_what_the_finalists_need_is_kept() -> None:
     late.trial(30.0, hours=1.0)
     late.reserve(4, 2, 1.0)
     end = late.end
-    assert end is not None
     assert end.text == "the time budget of 4h is spent, apart from what the finalists will need"
     hours = Search(gpus=2.0, gpu_hours=9.9)
     hours.trial(30.0, hours=1.0)
@@ -185,7 +181,6 @@ def test_repeats_count_for_the_gpu_hours_and_their_failures_end_the_final_round(
     assert failing.reason is None, "trials that were added are no repeats"
     spent = Spent(**failing.spent)
     found = reached(failing.budgets, spent, failing.records, failing.repeats, final_round=True)
-    assert found is not None
     assert found.reason == "failures"
 
 

@@ -11,6 +11,7 @@ from plans import search_plan
 from scipy import stats
 
 from tune.experiments.storage import Storage
+from tune.runs.search_display import most_telling, time_left
 from tune.search.finalists import (
     ClipErrors,
     Repeat,
@@ -21,7 +22,7 @@ from tune.search.finalists import (
     repeat_settings,
     seed_noise,
 )
-from tune.search.records import Outcome, Records, role_of
+from tune.search.records import Outcome, Records, Trial, role_of, trial_order
 from tune.search.scheduler import TRIAL_ID
 from tune.search.searcher import Repeater
 
@@ -242,7 +243,6 @@ def test_repeats_with_other_worst_sources_have_the_interval_of_one_alone() -> No
         [run] = repeats([wer], clips=40)
         errors, words = np.zeros(80, int), np.zeros(80, int)
         there = slice(40 * place, 40 * place + 40)
-        assert run.clips is not None
         errors[there], words[there] = run.clips.word_errors, run.clips.words
         return Repeat("r", run.value, 1.0, ClipErrors(errors, words))
 
@@ -251,9 +251,7 @@ def test_repeats_with_other_worst_sources_have_the_interval_of_one_alone() -> No
             {"001": [source(place, 15.0) for place in places], "002": [source(0, 30.0), source(0, 31.0)]}
         )
         assert verdict.scores[0].trial_id == "001"
-        found = verdict.scores[0].mean_interval
-        assert found is not None
-        return found
+        return verdict.scores[0].mean_interval
 
     assert mean_interval(0, 1) == pytest.approx(mean_interval(0, 0), abs=0.3)
 
@@ -288,3 +286,38 @@ def test_a_seed_fixed_by_the_space_file_is_no_repeats(tmp_path: Path, space_seed
     settings = repeat_settings(best, 2, plan.base.seed)
     assert list(settings) == ["001-r1", "002-r1", "001-r2", "002-r2"]
     assert trained_with not in {plan.base.replace(**config).seed for config in settings.values()}
+
+
+def test_a_best_checkpoint_of_weights_alone_is_nothing_to_go_on_from() -> None:
+    record = Trial("001-r1", {})
+    resumable = []
+    saves = [("a", 40.0, "weights"), ("b", 30.0, "all"), ("c", 20.0, "weights"), ("d", 25.0, "all")]
+    for rung, (name, wer, keep) in enumerate(saves, 1):
+        record.add_evaluation({"samples_seen": 100 * rung, "wer": wer, "epoch": rung}, keep=keep)  # type: ignore[arg-type]
+        record.add_saved(100 * rung, 1.0, name, keep)  # type: ignore[arg-type]
+        resumable.append("".join(record.resumable))
+    assert resumable == ["", "b", "b", "db"], "with a second choice, as the best one is none"
+    assert record.checkpoint == "c"
+
+
+def test_the_time_left_is_that_of_samples_to_come() -> None:
+    records = Records()
+    assert time_left(records, 4, 900, 10.0) is None
+    records.start("001", {}).add_evaluation({"samples_seen": 300, "wer": 30.0, "epoch": 3.0})
+    assert time_left(records, 4, 900, 10.0) == 10 * (600 + 3 * 900) / 300
+
+
+def test_trials_from_1000_on_come_after_those_before() -> None:
+    records = Records()
+    for number in (1001, 998, 1000, 999):
+        records.start(f"{number:03d}", {}).end("completed")
+    assert [trial.trial_id for trial in records.all()] == ["998", "999", "1000", "1001"]
+    shown = most_telling(records.all(), records["998"], 3)
+    assert [trial.trial_id for trial in shown] == ["998", "1000", "1001"], (
+        "the best, and those that ended last"
+    )
+    for trial in records.all():
+        trial.best_value = 9.0
+    assert [trial.trial_id for trial in choose_finalists(records, 2)] == ["998", "999"]
+    repeats = ["002-r1", "999-r10", "999", "999-r2", "001"]
+    assert sorted(repeats, key=trial_order) == ["001", "002-r1", "999", "999-r2", "999-r10"]

@@ -91,7 +91,6 @@ def test_a_wer_or_loss_that_is_no_number_is_a_divergence(which: str, value: floa
     search = Search()
     rates = {"wer": 20.0, "loss": 1.0, which: value}
     stop = search.tell("001", samples, rates["wer"], rates["loss"])
-    assert stop is not None
     assert (stop.reason, stop.samples_seen) == ("diverged", samples)
     assert stop.value == (None if which == "wer" else 20.0)
     assert search.records["001"].outcome == "diverged"

@@ -68,13 +68,6 @@ def test_it_is_described_and_named(load: Load) -> None:
     assert space.parameters["learning_rate"] == FloatParameter(1e-6, 1e-3, log=True)
 
 
-def test_it_survives_being_written(load: Load) -> None:
-    for space in (load(SPACE), load(SPACE).resolve(1e-5).with_recipe(1e-5)):
-        again = load(yaml.safe_dump(space.to_dict(), sort_keys=False))
-        assert again.to_dict() == space.to_dict()
-        assert again.ranges == space.ranges
-
-
 @pytest.mark.parametrize(
     ("overrides", "searched", "first"),
     [

@@ -15,10 +15,7 @@ from trainer.errors import ConfigError
 from tune.space.parameters import NOT_SEARCHABLE, SET_BY_SEARCH, ChoiceParameter, FloatParameter, IntParameter
 from tune.space.reader import parse_set
 from tune.space.settings import SchedulerSettings, SearcherSettings
-from tune.space.space import (
-    load_space,
-    packaged_spaces,
-)
+from tune.space.space import load_space, packaged_spaces
 from tune.util.errors import SpaceError
 
 FLAT = """\
@@ -75,9 +72,10 @@ def test_packaged_spaces_load_and_survive_being_written(name: str, load: Load) -
     for default in (1e-3, 1.25e-5):  # the embedded demo, whisper-small
         for point in [*space.resolve(default).try_first]:
             TrainConfig.from_dict({**space.fixed, **point})
-    for version in (space, space.resolve(1.25e-5)):
+    for version in (space, space.resolve(1.25e-5), space.resolve(1.25e-5).with_recipe(1.25e-5)):
         again = load(yaml.safe_dump(version.to_dict(), sort_keys=False))
         assert again.to_dict() == version.to_dict()
+        assert again.ranges == version.ranges
 
 
 def test_a_path_goes_before_a_packaged_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

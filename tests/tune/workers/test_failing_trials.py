@@ -105,7 +105,6 @@ def test_a_failure_of_every_trial_ends_the_search(tmp_path: Path) -> None:
     assert found["trials"][0]["error"].strip() in search.log
     assert "the usual learning rate for this WER is 0.00015" in search.log
     saved = Experiment.read(ExperimentFolder("x", experiment))
-    assert saved.state.baseline is not None and saved.space is not None
     assert saved.state.baseline.learning_rate == saved.base.learning_rate == 1.5e-4
     assert dict(saved.space.describe())["learning_rate"].startswith("1.5e-05 to 0.0015")
     assert found["trials"][0]["config"]["learning_rate"] == 1.5e-4, "the usual settings come first"

@@ -93,8 +93,6 @@ def test_with_several_sources_both_windows_are_compared_as_a_whole(
         "Split", (list,), {"origins": SimpleNamespace(sources=sources), "most_frames": lambda _: 300}
     )
     session: Any = SimpleNamespace(
-        plan=plan,
-        data=SimpleNamespace(splits={"validation": split(sources)}),
-        say=print,
+        plan=plan, data=SimpleNamespace(splits={"validation": split(sources)}), say=print
     )
     assert baseline.measure_baseline(session).window_problem == ""
