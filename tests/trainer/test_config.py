@@ -166,7 +166,7 @@ def test_values_are_taken_as_written(tmp_path: Path) -> None:
         ("seed: 1\nseed: 2\n", ["line 2: seed: given twice, first in line 1; remove one"]),
         ("- seed\n", ["KEY: VALUE"]),
         ("seed: [1\n", ["not valid YAML"]),
-        ("output_dir: out\n", ["output_dir='out': is there already"]),
+        ("output_dir: out\n", ["output_dir='out': exists already"]),
         (
             "freeze_encoder_layers: 9\nmax_train_clips: 4\nmax_eval_clips: 1\ngeneration_max_length: 5\n",
             ["freeze_encoder_layers=9: the encoder of demo has 3"],

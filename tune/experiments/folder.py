@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.files import take_lock, write_whole
-from tune.experiments.mlflow_store import DATABASE
+from tune.experiments.mlflow_store import DATABASE, relocate_artifacts
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError, inside
 from tune.util.environment import user_cache
 from tune.util.errors import ExperimentError
@@ -163,7 +163,8 @@ class ExperimentFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         with self._alone():
             state = self._state()
-            for name, mark in remote.items():
+            # The database last: its artifacts are looked for where they are here.
+            for name, mark in sorted(remote.items(), key=lambda item: item[0] == DATABASE):
                 target = inside(self.path, name)
                 if target.name.startswith(".") or (
                     target.exists() and state.get(name, {}).get("remote") == list(mark)
@@ -176,6 +177,7 @@ class ExperimentFolder:
                 partial = target.with_name(f".{target.name}.partial")
                 partial.write_bytes(content)
                 if name == DATABASE:
+                    relocate_artifacts(partial)
                     for leftover in ("-wal", "-shm", "-journal"):  # a killed search's, of the older database
                         Path(f"{target}{leftover}").unlink(missing_ok=True)
                 partial.replace(target)

@@ -34,8 +34,8 @@ def open_store(uri: str, experiment: str) -> tuple[MlflowClient, str | None]:
     with store_errors(uri), _alone_with(database):
         _check_database(uri)
         client = MlflowClient(tracking_uri=uri)
-        client.search_experiments(max_results=1)  # makes the tables
         if database is not None:
+            client.search_experiments(max_results=1)  # makes the tables
             relocate_artifacts(database)
         known = client.get_experiment_by_name(experiment)
     if known is not None and known.lifecycle_stage == "deleted":

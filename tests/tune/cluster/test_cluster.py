@@ -63,7 +63,7 @@ TRAINING = {"workers": 2, "per_worker": True}
         (
             {**TRAINING, "workers": 5},
             [FOUR],
-            "--workers 5: there is room for 4 of 0 GPU and 1 CPU each; lower it",
+            "--workers 5: there is room for 4 with 0 GPU and 1 CPU each; lower it",
         ),
     ],
 )

@@ -161,7 +161,7 @@ def test_an_experiment_stands_for_its_winner_on_its_own_data(
         "validation",
         8,
     )
-    assert "were chosen by this split" in captured.err
+    assert "were chosen on this split" in captured.err
     gone = MadeLog(tmp_path / "experiments" / "gone")
     gone.whole(ExportChosen(run="none"))
     assert main(["evaluate", "gone"]) == 2

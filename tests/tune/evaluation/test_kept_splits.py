@@ -116,10 +116,7 @@ def test_settings_that_would_make_other_splits_are_refused(search: Search, capsy
     for setting in ("data_seed=3", "validation_share=0.4", "split_by=null", "test_split=train"):
         assert search.run("evaluate", "made", "--set", setting) == 2
         told = capsys.readouterr().err
-        assert (
-            f"--set {setting.split('=')[0]}: would make other splits than those that made was trained with"
-            in told
-        )
+        assert f"--set {setting.split('=')[0]}: would make other splits than made was trained with" in told
 
 
 def test_audio_that_was_trained_on_is_left_out_of_other_data(search: Search, tmp_path: Path) -> None:
@@ -185,7 +182,7 @@ def test_the_card_compares_on_the_same_clips(search: Search, capsys: Any) -> Non
     assert rates["before"]["clips"] == rates["after"]["clips"] == left
     # The checkpoint is the base model: only on the same clips both have the same figures.
     assert rates["before"]["wer"] == rates["after"]["wer"]
-    assert f"both models were measured on the {left} that are left" in card
+    assert f"both models were measured on the {left} clips that remain" in card
     assert "other hardware" not in capsys.readouterr().out
     assert found["evaluations"]["test"]["after"]["clips"] == len(search.splits["test"])
 

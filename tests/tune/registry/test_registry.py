@@ -33,7 +33,7 @@ from trainer.data.audio import SAMPLE_RATE, read_audio
 from tune.cli import main
 from tune.experiments.events import ExportChosen, FinalRoundPlanned, ResultsWritten, TrialsOver
 from tune.experiments.experiment import Experiment, find_experiment
-from tune.experiments.mlflow_store import default_artifact_root
+from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri
 from tune.experiments.results import run_ids, write_results
 from tune.experiments.storage import Storage
 
@@ -96,6 +96,8 @@ class Shop:
 
     def __init__(self, root: Path, folder: Path | None = None) -> None:
         made = MadeLog(folder or root / "experiments" / "spring")
+        if folder is not None:  # of a bucket, whose store goes with it
+            made.uri = default_tracking_uri(folder)
         self.folder, self.uri = made.folder, made.uri
         self.run_id = with_a_repeat(made)
         self.model = export_demo(root / "model")

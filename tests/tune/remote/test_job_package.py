@@ -109,7 +109,8 @@ def test_words_are_passed_on_and_paths_replaced(here: Path, given: str, sent: st
     request = read_request([*words, *STORAGE])
     assert request.words == [*expected, *STORAGE]
     assert len(request.files) == files
-    assert request.extras == ({"deepspeed"} if "zero.json" in given else set())
+    extras = {"zero.json": "deepspeed", "tensorboard": "tensorboard"}
+    assert request.extras == {extra for word, extra in extras.items() if word in given}
     assert request.name == ("mine" if "--resume" in given else "x")
 
 

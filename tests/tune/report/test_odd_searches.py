@@ -70,7 +70,7 @@ TABLE: dict[str, tuple[Sequence[MadeTrial], dict[str, Any], Sequence[str], Seque
             [
                 "13.00 %, against 8.00 %",
                 "0.001: search lower ones",
-                "No gain: the best model has WER 13.00 %",
+                "No gain: the best model (WER 13.00 %)",
             ],
             [TEXTS],
         ),

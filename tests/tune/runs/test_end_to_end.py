@@ -172,7 +172,7 @@ def test_what_export_refuses(found: dict[str, Any], tmp_path: Path, refused: Cal
         ([NAME, "--output", "taken"], "exists already"),
         ([NAME, "--output", "new", "--trial", "099"], "has trials 001"),
         ([NAME, "--output", "new", "--trial", other], "--keep-checkpoints all keeps them"),
-        (["smal", "--output", "new"], "there is small"),
+        (["smlal", "--output", "new"], "there is small"),
     ]:
         assert text in refused("export", *words, "--storage", str(demo_search() / STORAGE))
 

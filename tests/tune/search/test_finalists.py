@@ -68,7 +68,7 @@ def test_names_and_seeds() -> None:
     }
     assert list(settings) == ["002-r1", "001-r1", "002-r2", "001-r2"]
     assert describe_repeats(settings) == (
-        "finalists: trials 002, 001 once more at full budget, with 2 new seeds each"
+        "finalists: 002, 001 once more at full budget, each with 2 new seeds"
     )
     assert records["002"].config == {RATE: 0.002}
     assert repeat_settings([], 2, seed=40) == {}

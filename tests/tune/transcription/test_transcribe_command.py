@@ -134,4 +134,4 @@ def test_two_models_side_by_side(talks: Path, run: Run) -> None:
     assert found["base"]["model"] == "./terse"
     assert found["base"]["text"] != found["text"]
     code, _, err = run("./terse", "talks/long.wav")
-    assert "warning: talks/long.wav: the text breaks off at 00:0" in err
+    assert "warning: talks/long.wav: the text is cut off at 00:0" in err
