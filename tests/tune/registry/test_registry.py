@@ -136,7 +136,8 @@ def model(shop: Shop) -> Any:
 
 def test_a_store_that_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shop = Shop(tmp_path)
-    (default_artifact_root(shop.folder) / "models").write_text("a file where a folder should be")
+    root = default_artifact_root(shop.folder.parent, shop.folder.name)
+    (root / "models").write_text("a file where a folder should be")
     assert shop.register() == 2
     assert f"cannot register {NAME} in it" in capsys.readouterr().err
     assert not shop.client.search_registered_models()
