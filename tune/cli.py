@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import gc
 import importlib
@@ -44,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.freeze
     )  # else Python looks at each of millions of objects once more: a second and more
     if "_ARGCOMPLETE" in os.environ:
-        _complete(os.environ["COMP_LINE"].split(" "))
+        _complete(os.environ["COMP_LINE"])
     words = list(sys.argv[1:] if argv is None else argv)
     return run_command(lambda: _run(words))
 
@@ -64,17 +63,18 @@ def _run(words: list[str]) -> int:
     return _find(_SEARCH)(words)
 
 
-def _complete(words: list[str]) -> None:
+def _complete(line: str) -> None:
     """Write how the last word can end, and leave: a shell asks after `register-python-argcomplete tune-whisper`."""
     import argcomplete
 
     from tune.commands.search import search_parser
 
-    command = words[1] if len(words) > 2 else ""
-    parser = search_parser()
+    words = f"{line}.".split()  # a space at the end begins another word
+    command, parser = words[1] if len(words) > 2 else "", search_parser()
     if command in COMMANDS and command != "search":
         module = importlib.import_module(COMMANDS[command].partition(":")[0])
-        parser = getattr(module, f"{command}_parser", argparse.ArgumentParser)()
+        make = getattr(module, f"{command}_parser", None)
+        parser = make() if make else module.job_parser(command)
     if command in COMMANDS:
         os.environ["_ARGCOMPLETE"] = "2"  # the word from which on this parser reads
     else:

@@ -23,7 +23,7 @@ _VALUES = {"null": "None", "true": "True", "false": "False"}
 
 @contextlib.contextmanager
 def in_keywords(function: Callable[..., Any], space: Path | None = None) -> Iterator[None]:
-    """Raise what a user is told in the block with the function's keywords in place of the command's flags.
+    """Raise user errors of the block with the function's keywords in place of the command's flags.
 
     Args:
         function: that the user has called.

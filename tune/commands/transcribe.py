@@ -73,7 +73,7 @@ def transcribe(words: list[str]) -> int:
 
 
 def run(words: list[str], show: Show = lambda *shown: None) -> list[Transcript]:
-    """What the model hears in each recording that the words name; nothing in one that cannot be read at all.
+    """The transcript of each recording that the words name; without segments where it cannot be read at all.
 
     Args:
         show: called with each recording's transcripts where they are not written to files, the words as they were

@@ -56,7 +56,7 @@ class ExperimentFolder:
 
     @property
     def mlflow_home(self) -> Path:
-        """Where its MLflow store and artifacts are unless it is told otherwise."""
+        """Folder of its MLflow store and artifacts, where no --tracking-uri names another store."""
         return self.path if self.remote else self.path.parent
 
     @property

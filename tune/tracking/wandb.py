@@ -56,6 +56,8 @@ class WandbStore(Store):
     def sync(self, log: Log) -> None:
         rows, progress = log.progress(self.progress)
         log.read()  # after the progress: W&B takes nothing below the step that a run has reached
+        if not rows and self.delivered == len(log.entries):
+            return
         state = log.saved.state
         points: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         for row in rows:

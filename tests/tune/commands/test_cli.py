@@ -127,6 +127,7 @@ def test_its_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("tune-whisper exp", {"export "}),
         ("tune-whisper --spa", {"--space "}),
         ("tune-whisper export --tr", {"--trial "}),
+        ("tune-whisper  status --addr", {"--address "}),
         ("tune-whisper transcribe model a.wav --format s", {"srt "}),
     ],
 )
