@@ -26,7 +26,6 @@ from tune.cluster.session import (
     ray_session,
     this_machine,
 )
-from tune.experiments.mlflow_store import check_store
 from tune.runs.baseline import in_worker
 from tune.runs.data import describe_guard, load_guards, look_at_clips, quick_notes, what_clips_show
 from tune.search.budgets import describe_duration
@@ -114,8 +113,7 @@ def show_plan(plan: Plan, console: Console, *, trials_given: bool = False, measu
         UserError: the data, the store or the resources asked for cannot be used, or the checkpoints would have no room.
     """
     plan, points_note = _within_space(plan, trials_given=trials_given)
-    if "mlflow" in plan.trackers:
-        check_store(plan.tracking_uri)
+    plan.check_stores()
     table, notes = look_at_clips(plan.base, augments=plan.augments)
     resources = None
     guards = load_guards(plan.base, plan.options.guard)

@@ -16,7 +16,7 @@ from trainer.config import BUDGETS, TrainConfig
 from trainer.errors import ConfigError
 from trainer.optimizers import check_installed, notes_on_methods
 from tune.experiments.folder import EXPERIMENT_FILE
-from tune.experiments.mlflow_store import absolute_tracking_uri, default_tracking_uri
+from tune.experiments.mlflow_store import absolute_tracking_uri, check_store, default_tracking_uri
 from tune.experiments.options import SearchOptions
 from tune.experiments.paths import PATH_SETTINGS, absolute_guards, settled
 from tune.experiments.storage import Storage, dated_name
@@ -98,6 +98,19 @@ class Plan:
     @property
     def trackers(self) -> list[str]:
         return list(dict.fromkeys([*self.options.track, *([] if self.is_training else ["optuna"])]))
+
+    def check_stores(self) -> None:
+        """Check before anything expensive that the stores can be used.
+
+        Raises:
+            TrackingError: one cannot.
+        """
+        if "mlflow" in self.trackers:
+            check_store(self.tracking_uri)
+        if "wandb" in self.trackers:
+            from tune.tracking.wandb import check_account
+
+            check_account()
 
     @property
     def augments(self) -> bool:

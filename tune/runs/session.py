@@ -20,7 +20,6 @@ from tune.cluster.session import alive_nodes, check_shared, gpu_precision, joine
 from tune.experiments.events import Baseline, Data, Prepared, SearchEnded, SessionStarted
 from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import DROPPED_FILE, RESULTS_FILE
-from tune.experiments.mlflow_store import check_store
 from tune.experiments.results import write_results
 from tune.runs.data import load_guards, load_table, prepare_features, prepare_guards, what_clips_show
 from tune.runs.finish import finish
@@ -80,8 +79,7 @@ class Session:
         with contextlib.ExitStack() as outer:
             tracking = outer.enter_context(Sync(target_of(plan)))
             with console.status("looking at the data and the stores ..."):
-                if "mlflow" in plan.trackers:
-                    check_store(plan.tracking_uri)
+                plan.check_stores()
                 table = load_table(plan.base, augments=plan.augments)
                 guard_clips = load_guards(plan.base, guards)
             outer.enter_context(ray_session(console, plan.address))

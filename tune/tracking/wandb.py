@@ -45,13 +45,7 @@ class WandbStore(Store):
         self.delivered, self.progress = held.get("events", 0), held.get("progress", 0)
         self._runs: dict[str, wandb.Run] = {}
         """Those that are open."""
-        with self._calls():
-            import wandb
-
-            if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.login(prompt=False):
-                raise TrackingError(
-                    "--track wandb: no account; set WANDB_API_KEY, run `wandb login`, or set WANDB_MODE=offline"
-                )
+        check_account()
 
     def sync(self, log: Log) -> None:
         rows, progress = log.progress(self.progress)
@@ -133,16 +127,34 @@ class WandbStore(Store):
     @contextlib.contextmanager
     def _calls(self) -> Iterator[None]:
         """Where W&B fails, the runs are left: another object opens them anew."""
-        try:
-            import wandb
-        except ImportError as error:
-            raise TrackingError("--track wandb: pip install 'tune-whisper[wandb]'") from error
+        import wandb
+
         try:
             yield
         except wandb.Error as error:
             while self._runs:
                 self._runs.popitem()[1].finish()
             raise TrackingError(f"Weights & Biases: {hide_password(first_line(error))}") from error
+
+
+def check_account() -> None:
+    """Check that runs can be sent, or stay here.
+
+    Raises:
+        TrackingError: the package is not installed, or nobody is logged in.
+    """
+    try:
+        import wandb
+    except ImportError as error:
+        raise TrackingError("--track wandb: pip install 'tune-whisper[wandb]'") from error
+    try:
+        known = os.environ.get("WANDB_MODE", "online") != "online" or wandb.login(prompt=False)
+    except wandb.Error as error:
+        raise TrackingError(f"--track wandb: {hide_password(first_line(error))}") from error
+    if not known:
+        raise TrackingError(
+            "--track wandb: no account; set WANDB_API_KEY, run `wandb login`, or set WANDB_MODE=offline"
+        )
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 from made_experiments import MadeLog
 from mlflow_server import wait_for
 from wandb.proto.wandb_internal_pb2 import Record
@@ -17,6 +18,13 @@ from wandb.proto.wandb_internal_pb2 import Record
 from tune.tracking.sync import Log
 from tune.tracking.wandb import WandbStore
 from tune.util.errors import TrackingError
+
+
+@pytest.fixture(autouse=True)
+def forget_settings() -> Iterator[None]:
+    """W&B keeps for the process what the environment said first."""
+    yield
+    wandb.teardown()
 
 
 def records(path: Path) -> Iterator[Record]:
@@ -90,3 +98,13 @@ def test_without_an_account_it_is_one_line(tmp_path: Path, monkeypatch: pytest.M
         TrackingError, match=r"^--track wandb: no account; set WANDB_API_KEY, run `wandb login`"
     ):
         WandbStore(made.target())
+
+
+def test_a_search_without_an_account_ends_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    for words in (["--space", "lr_batch", "--dry-run"], ["--space", "lr_batch"], ["train", "--data", "demo"]):
+        assert "--track wandb: no account" in refused(*words, "--track", "wandb")
