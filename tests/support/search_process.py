@@ -98,8 +98,7 @@ class Search:
 
 def results(experiment: Path) -> dict[str, Any]:
     """Its `results.json`."""
-    found: dict[str, Any] = json.loads((experiment / "results.json").read_text())
-    return found
+    return json.loads((experiment / "results.json").read_text())
 
 
 def state(experiment: Path) -> dict[str, dict[str, Any]]:

@@ -27,8 +27,7 @@ SIGNS = "([#"
 
 
 def ids(folder: Path, text: str) -> list[int]:
-    found: list[int] = WhisperTokenizer.from_pretrained(folder).encode(text, add_special_tokens=False)
-    return found
+    return WhisperTokenizer.from_pretrained(folder).encode(text, add_special_tokens=False)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +78,7 @@ def trained(config: TrainConfig, folder: Path) -> tuple[Path, dict[str, float]]:
 
 
 def generation(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "generation_config.json").read_text())
-    return found
+    return json.loads((folder / "generation_config.json").read_text())
 
 
 def test_silence_that_is_taught_may_be_written(config: TrainConfig, base: Path) -> None:

@@ -23,18 +23,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def config(small_config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     """12 steps of 4 clips: more than an epoch."""
     folder = write_shards(tmp_path_factory.mktemp("shards"), "tar")
-    return streaming(
-        small_config,
-        folder,
-        max_samples=48,
-        train_batch_size=2,
-        gradient_accumulation_steps=2,
-        evaluations=2,
-        augment=0.5,
-        dropout=0.1,
-        max_eval_clips=4,
-        log_every_seconds=0.0,
-    )
+    settings = {"max_samples": 48, "train_batch_size": 2, "gradient_accumulation_steps": 2, "evaluations": 2}
+    settings |= {"augment": 0.5, "dropout": 0.1, "max_eval_clips": 4, "log_every_seconds": 0.0}
+    return streaming(small_config, folder, **settings)
 
 
 def run(
@@ -86,16 +77,9 @@ def test_clips_of_no_use_leave_their_places_empty(
     for row in broken:
         row["audio"] = {"bytes": b"noise", "path": row["audio"]["path"]}
     rows["train"][1]["text"] = "word " * 500
-    config = streaming(
-        small_config,
-        write_shards(tmp_path, rows=rows),
-        train_batch_size=1,
-        max_samples=CLIPS["train"],
-        max_eval_clips=2,
-        evaluations=1,
-        max_dropped_share=0.5,
-        log_every_seconds=0.0,
-    )
+    settings = {"train_batch_size": 1, "max_samples": CLIPS["train"], "max_eval_clips": 2, "evaluations": 1}
+    settings |= {"max_dropped_share": 0.5, "log_every_seconds": 0.0}
+    config = streaming(small_config, write_shards(tmp_path, rows=rows), **settings)
     seen: list[Any] = []
     result = train(config, lambda metrics, _: seen.append(dict(metrics)))
     assert not result.diverged

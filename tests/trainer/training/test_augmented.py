@@ -31,15 +31,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module")
 def config(small_config: TrainConfig) -> TrainConfig:
     return small_config.replace(
-        max_train_clips=20,
-        max_eval_clips=8,
-        augment=0.8,
-        augment_reverb=0.5,
-        audio_window="batch",
-        epochs=2.0,
-        train_batch_size=8,
-        evaluations=2,
-        log_every_seconds=0.0,
+        **{"max_train_clips": 20, "max_eval_clips": 8, "augment": 0.8, "augment_reverb": 0.5, "epochs": 2.0},
+        **{"audio_window": "batch", "train_batch_size": 8, "evaluations": 2, "log_every_seconds": 0.0},
     )
 
 
@@ -93,9 +86,8 @@ def test_unchanged_clips_have_their_stored_features(config: TrainConfig, data: P
                 same += 1
     assert same / (3 * len(split)) == pytest.approx(0.5, abs=0.2)
     shares = ("noise", "reverb", "telephone", "speed")
-    nothing = augmented_split(
-        config.replace(augment=1.0, **{f"augment_{name}": 0.0 for name in shares}), data
-    )
+    unchanged = {f"augment_{name}": 0.0 for name in shares}
+    nothing = augmented_split(config.replace(augment=1.0, **unchanged), data)
     for clip in range(len(split)):
         np.testing.assert_array_equal(nothing.features(0, clip)[0], split.features(clip))
         assert nothing.features(0, clip)[1] == split.fill(clip)

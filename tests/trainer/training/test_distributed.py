@@ -46,15 +46,15 @@ def one_worker(
 ) -> tuple[TrainConfig, Path]:
     """A training in one process: 17 validation clips, which no number of workers divides."""
     config = small_config.replace(
-        max_train_clips=32,
-        max_eval_clips=17,
-        epochs=1.0,
-        evaluations=2,
-        train_batch_size=8,
-        max_grad_norm=0.5,
-        augment=0.5,
+        **{
+            "max_train_clips": 32,
+            "max_eval_clips": 17,
+            "epochs": 1.0,
+            "evaluations": 2,
+            "train_batch_size": 8,
+        },
         # The loss that comes with an evaluation is the mean since the last log.
-        log_every_seconds=3600.0,
+        **{"max_grad_norm": 0.5, "augment": 0.5, "log_every_seconds": 3600.0},
     )
     folder = tmp_path_factory.mktemp("one")
     run_workers("train", config, folder)

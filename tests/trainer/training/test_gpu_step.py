@@ -170,16 +170,12 @@ def test_a_gpu_gets_features_as_they_are_stored(small_config: TrainConfig, tmp_p
     ids=["prepared", "changed", "large batches", "container", "asked for"],
 )
 def test_on_a_gpu_as_many_processes_load_as_shared_memory_holds(
-    small_config: TrainConfig,
-    monkeypatch: pytest.MonkeyPatch,
-    shared: int,
-    changes: dict[str, Any],
-    expected: int,
+    monkeypatch: pytest.MonkeyPatch, shared: int, changes: dict[str, Any], expected: int
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=shared // 4096, f_frsize=4096))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert loader_processes(small_config.replace(**changes)) == expected
+    assert loader_processes(TrainConfig(**changes)) == expected
 
 
 def test_bf16_writes_nearly_what_fp32_does(small_config: TrainConfig) -> None:
@@ -198,14 +194,7 @@ def test_an_evaluation_in_bf16_leaves_the_training_as_it_is(
     small_config: TrainConfig, tmp_path: Path
 ) -> None:
     """Weights stay in float32 and the model's arithmetic in bf16: evaluations on the way change no step."""
-    config = small_config.replace(
-        precision="bf16",
-        max_steps=4,
-        max_eval_clips=2,
-        evaluations=1,
-        train_batch_size=4,
-        log_every_seconds=1000.0,
-    )
+    config = steps(small_config, {"precision": "bf16", "train_batch_size": 4})
     learned = []
     for callbacks in ([], [EvaluatesAfterTwo]):
         trainer = trainer_of(config, tmp_path)

@@ -21,13 +21,8 @@ from trainer.model.whisper import load_model
 def diverging(small_config: TrainConfig) -> TrainConfig:
     """The first step's loss is a number, and its update ruins the weights."""
     return small_config.replace(
-        learning_rate=1e30,
-        max_grad_norm=0.0,
-        max_steps=8,
-        train_batch_size=4,
-        max_eval_clips=4,
-        warmup_ratio=0.0,
-        log_every_seconds=3600.0,
+        **{"learning_rate": 1e30, "warmup_ratio": 0.0, "max_grad_norm": 0.0, "max_steps": 8},
+        **{"train_batch_size": 4, "max_eval_clips": 4, "log_every_seconds": 3600.0},
     )
 
 

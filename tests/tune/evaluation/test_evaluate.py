@@ -70,11 +70,8 @@ def test_the_figures_are_those_of_a_training_and_of_jiwer(
     theirs = jiwer.process_words(said, heard)
     totals = found["errors"]["wer"]
     assert found["rates"]["wer"]["percent"] == pytest.approx(100 * theirs.wer)
-    assert (totals["substitutions"], totals["deletions"], totals["insertions"]) == (
-        theirs.substitutions,
-        theirs.deletions,
-        theirs.insertions,
-    )
+    for kind in ("substitutions", "deletions", "insertions"):
+        assert totals[kind] == getattr(theirs, kind)
     assert sum(row["substitutions"] for row in found["utterances"]) == theirs.substitutions
 
 
@@ -155,12 +152,8 @@ def test_an_experiment_stands_for_its_winner_on_its_own_data(
     assert main(few("search", "--split", "validation", "--json")) == 0
     captured = capsys.readouterr()
     found = json.loads(captured.out)
-    assert (found["model"], found["data"], found["split"], found["clips"]) == (
-        "search",
-        "demo",
-        "validation",
-        8,
-    )
+    told = [found[name] for name in ("model", "data", "split", "clips")]
+    assert told == ["search", "demo", "validation", 8]
     assert "were chosen on this split" in captured.err
     gone = MadeLog(tmp_path / "experiments" / "gone")
     gone.whole(ExportChosen(run="none"))

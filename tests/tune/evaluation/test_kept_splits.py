@@ -68,8 +68,7 @@ class Search:
         out = self.folder / "found"
         shutil.rmtree(out, ignore_errors=True)
         assert self.run("evaluate", *words, "--output", str(out)) == 0
-        found: dict[str, Any] = json.loads((out / "evaluation.json").read_text())
-        return found
+        return json.loads((out / "evaluation.json").read_text())
 
     def export(self) -> tuple[dict[str, Any], str]:
         """`evaluation.json` and the card."""

@@ -49,11 +49,8 @@ def test_what_is_made_of_the_log_of_a_translation_names_the_chrf(tmp_path: Path)
     assert best == {"run": "002-r1", "mean_chrf_error": 44.0, "chrf_error": 44.0}
     assert found["finalists"]["scores"][0]["chrf_errors"] == [44.0]
     [line] = [one.to_dict() for one in list_experiments(Storage.parse(tmp_path))]
-    assert (line["baseline_chrf_error"], line["best_chrf_error"], line["chrf_error_gain"]) == (
-        60.0,
-        44.0,
-        16.0,
-    )
+    told = [line[name] for name in ("baseline_chrf_error", "best_chrf_error", "chrf_error_gain")]
+    assert told == [60.0, 44.0, 16.0]
     points = event_points([*parse(log.read_bytes(), log)], saved)
     ended = [*own_run(saved, "").metrics, *trial_run(state.run("001"), saved).metrics]
     keys = {key for each in [*points.values(), ended] for key, *_ in each}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import errno
+import fcntl
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -18,11 +21,13 @@ from s3_server import S3Server, give_keys
 
 from tune.cli import main
 from tune.experiments.events import TrialsOver
-from tune.experiments.experiment import lock
+from tune.experiments.experiment import LOCK_FILE, lock
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.listing import ExperimentLine, list_experiments
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.experiments.storage import Storage
+from tune.report.analysis import analyse
+from tune.tracking.mlflow_connection import open_store
 
 
 @pytest.fixture(autouse=True)
@@ -247,3 +252,35 @@ def test_an_object_store(
     monkeypatch.setattr("tune.experiments.listing._ALIVE_SECONDS", 0.0)
     assert of(store.uri)["elsewhere"].state == "interrupted"
     assert of(store.uri)["elsewhere"].best == 12.0
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+def test_an_mlflow_database_is_made_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail(monkeypatch, errno.ENOLCK)
+    client, _ = open_store(f"sqlite:///{tmp_path}/mlflow.db", "x")
+    assert client.create_experiment("x")
+
+
+def test_without_locks_a_search_that_has_written_just_now_is_taken_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an object store: nobody can see whether a process still runs it."""
+    folder = write_experiment(tmp_path, [made_trial(1, [40.0])], asked=4, state="killed")
+    (folder.path / LOCK_FILE).touch()
+    storage = Storage.parse(tmp_path)
+
+    def seen() -> tuple[str, str]:
+        return list_experiments(storage)[0].state, analyse(folder).stage
+
+    assert seen() == ("interrupted", "interrupted")
+    fail(monkeypatch, errno.ENOLCK)
+    assert seen() == ("running", "unfinished")
+    for path in folder.path.iterdir():
+        os.utime(path, (0, path.stat().st_mtime - 86400))
+    assert seen() == ("interrupted", "unfinished")

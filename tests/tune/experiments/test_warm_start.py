@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from made_experiments import MadeLog
+from plans import space_of
 
 from trainer.config import TrainConfig
 from tune.experiments.experiment import Experiment
@@ -15,18 +16,12 @@ from tune.experiments.storage import Storage
 from tune.experiments.warm_start import WARM_START_FILE, WarmStart, read_warm_start
 from tune.search.records import Records
 from tune.search.searcher import EarlierTrial, Searcher
-from tune.space.space import SearchSpace, load_space
+from tune.space.space import SearchSpace
 from tune.util.errors import ExperimentError
 
 RATE = "learning_rate: {type: float, low: 1e-5, high: 1e-2, log: true}\n"
 BATCH = "train_batch_size: {type: choice, values: [4, 8]}\n"
 BASELINE, BUDGET = 60.0, 900
-
-
-def space_of(folder: Path, text: str) -> SearchSpace:
-    path = folder / "space.yaml"
-    path.write_text(text)
-    return load_space(str(path)).resolve(1e-3)
 
 
 def trial(number: int, config: dict[str, Any], *wers: float, status: str = "completed") -> dict[str, Any]:

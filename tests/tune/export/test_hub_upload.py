@@ -50,9 +50,8 @@ def push(
 ) -> Callable[..., tuple[int, str]]:
     """`tune-whisper push` beside the model: its exit code and what it writes to stderr, where no token ever is."""
     monkeypatch.chdir(model.parent)
-    monkeypatch.setattr(
-        "time.sleep", lambda _: None
-    )  # up to eight seconds before each of the client's five tries
+    # Up to eight seconds before each of the client's five tries.
+    monkeypatch.setattr("time.sleep", lambda _: None)
 
     def push(*words: str, token: str | None = WRITE) -> tuple[int, str]:
         monkeypatch.setenv("HF_TOKEN", token or "")

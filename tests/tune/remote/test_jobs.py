@@ -50,8 +50,7 @@ def head() -> Iterator[Nodes]:
 
 def fetch(address: str) -> bytes:
     with urllib.request.urlopen(address, timeout=10) as answer:
-        found: bytes = answer.read()
-        return found
+        return answer.read()
 
 
 @pytest.mark.slow

@@ -29,8 +29,7 @@ STORAGE = "experiments"
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
     """Its `results.json`."""
-    read: dict[str, Any] = json.loads((demo_experiment() / "results.json").read_text())
-    return read
+    return json.loads((demo_experiment() / "results.json").read_text())
 
 
 @pytest.fixture(scope="module")

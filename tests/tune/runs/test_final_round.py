@@ -60,12 +60,9 @@ class Search:
         """A trial or repeat that ends with this WER, or fails; an open one has come to its first rung."""
         folder = name if self.state.session.session == 1 else f"{name}-2"
         log = self.experiment.log
-        log.append(
-            TrialProposed(
-                trial_id=name, config={"learning_rate": 1e-3 + len(self.state.runs) / 1e4}, effective_batch=8
-            ),
-            TrialStarted(trial_id=name, folder=folder),
-        )
+        config = {"learning_rate": 1e-3 + len(self.state.runs) / 1e4}
+        log.append(TrialProposed(trial_id=name, config=config, effective_batch=8))
+        log.append(TrialStarted(trial_id=name, folder=folder))
         if wer is not None:
             checkpoint = self.folder / "trials" / folder / "checkpoint_000000"
             checkpoint.mkdir(parents=True)
@@ -95,8 +92,7 @@ class Search:
             measure_average(self.experiment, _no_mean, lambda _: None)
         finish(self.experiment, pytest.fail)
         self.experiment.close()
-        found: dict[str, Any] = json.loads((self.folder / RESULTS_FILE).read_text())
-        return found
+        return json.loads((self.folder / RESULTS_FILE).read_text())
 
     def weights(self) -> set[str]:
         """Runs whose weights are on the disk."""

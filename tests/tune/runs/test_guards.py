@@ -27,7 +27,7 @@ import trainer
 import tune_whisper
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
-from trainer.errors import ModelError
+from trainer.errors import ModelError, UserError
 from trainer.scoring.alignment import ClipErrors
 from trainer.train import Evaluation
 from tune.cli import main
@@ -211,6 +211,12 @@ def test_wrong_guards_are_one_line_before_anything_starts(
     words = [word for each in guard.split(" ") for word in ("--guard", each)]
     for more in ([], ["--dry-run"]):
         assert said in refused("--space", "lr_batch", *words, *more)
+
+
+def test_guards_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"b\.csv:-1: MAX_LOSS -1 must be from 0"):
+        tune_whisper.search(space="lr_batch", guard=["a.csv", "b.csv:-1"])
 
 
 def test_all_models_are_measured_on_guards_in_the_whole_window() -> None:

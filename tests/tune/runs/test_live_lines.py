@@ -12,7 +12,11 @@ from rich.console import Console
 from tune.runs.search_display import SearchDisplay
 from tune.search.records import Records
 from tune.util import console as consoles
-from tune.util.console import doing, make_console
+from tune.util.console import ProgressBar, doing, make_console
+
+
+def display(console: Console, records: Records, trials: int) -> SearchDisplay:
+    return SearchDisplay(console, records, n_trials=trials, budget=900, baseline="base", trouble=lambda: None)
 
 
 def lines_in(text: str) -> list[int]:
@@ -24,9 +28,7 @@ def test_all_lines_are_printed_once_in_their_order() -> None:
     written, records = io.StringIO(), Records()
     console = Console(file=written, force_terminal=True, width=100, height=30, _environ={"TERM": "xterm"})
     records.start("001", {"learning_rate": 1e-3}, 8)
-    shown = SearchDisplay(
-        console, records, n_trials=300, budget=900, baseline="baseline 50.00 %", trouble=lambda: None
-    )
+    shown = display(console, records, 300)
     with shown:
         for number in range(300):
             shown.event(f"line {number}! of [green]some[/] words")
@@ -42,14 +44,7 @@ def test_all_lines_are_printed_once_in_their_order() -> None:
 
 def test_without_a_terminal_each_running_trial_has_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     written, records = io.StringIO(), Records()
-    shown = SearchDisplay(
-        Console(file=written, width=120),
-        records,
-        n_trials=8,
-        budget=900,
-        baseline="base",
-        trouble=lambda: None,
-    )
+    shown = display(Console(file=written, width=120), records, 8)
     with shown:
         first = records.start("001", {"learning_rate": 1e-3}, 8)
         shown.look()
@@ -82,3 +77,14 @@ def test_without_a_terminal_what_takes_long_has_a_line_a_minute(monkeypatch: pyt
 def test_a_notebook_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert not make_console().is_terminal
+
+
+def test_a_line_of_progress_now_and_then_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, written = 0.0, io.StringIO()
+    monkeypatch.setattr("tune.util.console.time.monotonic", lambda: now)
+    with ProgressBar(Console(file=written, width=200), "reading [x]") as progress:
+        for now in range(0, 110, 10):
+            progress.update(100 * now, 10_000)
+    told = ("3,000", "01:10"), ("6,000", "00:40"), ("9,000", "00:10")
+    expected = [f"reading [x]: {done} of 10,000, about {left} left" for done, left in told]
+    assert written.getvalue().splitlines() == expected

@@ -121,8 +121,7 @@ def test_a_source_has_the_rate_that_it_has_by_itself(
 
     def evaluated(*words: str) -> dict[str, Any]:
         assert main(["evaluate", "model", *words, "--split", "validation", "--json"]) == 0
-        printed: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return printed
+        return json.loads(capsys.readouterr().out)
 
     sources = json.loads(Path("experiments/three/results.json").read_text())["sources"]
     together = {group["value"]: group for group in evaluated("--data", "mix.yaml")["breakdown"]["source"]}

@@ -70,6 +70,7 @@ RUNGS = (400, 1200, 3200)
 RESOURCES = TrialResources(1.0, 1.0, 2)
 WERS = st.sampled_from([5.0, 8.0, 8.05, 12.4, 30.0, 55.0])
 RATES = st.floats(1e-4, 1e-1)
+BUDGETS = [Budgets(), Budgets(seconds=2e4, gpu_hours=4.0), Budgets(plateau_trials=2), Budgets(seconds=4e3)]
 SPACE = """\
 learning_rate: {type: float, low: 1e-4, high: 1e-1, log: true}
 scheduler: {rungs: 3, reduction_factor: 3, min_trials_per_rung: 2}
@@ -221,14 +222,7 @@ class SearchMachine(RuleBasedStateMachine):
         finalists=st.integers(0, 2),
         repeats=st.integers(1, 2),
         keep_checkpoints=st.sampled_from(["best", "all"]),
-        budgets=st.sampled_from(
-            [
-                Budgets(),
-                Budgets(seconds=20_000.0, gpu_hours=4.0),
-                Budgets(plateau_trials=2),
-                Budgets(seconds=4e3),
-            ]
-        ),
+        budgets=st.sampled_from(BUDGETS),
     )
     def begin(self, **asked: Any) -> None:
         self.plan, self.experiment = made_search(self.folder, **asked)
@@ -248,14 +242,8 @@ class SearchMachine(RuleBasedStateMachine):
         rules = NEVER_STOP if self.final else self.plan.space.scheduler
         judge = Judge(rules, RUNGS, records, 60.0)
         display: Any = SimpleNamespace(event=lambda _: None, print_progress=lambda: None)
-        session: Any = SimpleNamespace(
-            plan=self.plan,
-            resources=RESOURCES,
-            experiment=self.experiment,
-            state=state,
-            channel=None,
-            base=self.plan.base,
-        )
+        session: Any = SimpleNamespace(plan=self.plan, base=self.plan.base, resources=RESOURCES, channel=None)
+        session.experiment, session.state = self.experiment, state
         self.callback = SearchCallback(self.plan.base, session, records, judge, display)
         runner = TrialRunner(session, self.plan.base, window_ratio=2.0)
         look = runner.final_round_cut if self.final else runner.trials_over

@@ -59,8 +59,7 @@ def test_the_time_budget_counts_all_sessions() -> None:
     assert Search(spent=1e9).reason is None, "there is none"
     assert Search(seconds=3600.0, spent=3500.0).reason is None
     search = Search(seconds=3600.0, spent=3601.0)
-    end = search.end
-    assert (end.reason, end.text) == ("time_budget", "the time budget of 1h is spent")
+    assert (search.end.reason, search.end.text) == ("time_budget", "the time budget of 1h is spent")
 
 
 def test_gpu_hours_are_those_of_all_trials_also_of_running_ones() -> None:
@@ -69,8 +68,7 @@ def test_gpu_hours_are_those_of_all_trials_also_of_running_ones() -> None:
     search.trial(30.0, hours=1.0)
     assert search.reason is None
     search.trial(None, None, hours=1.6)
-    end = search.end
-    assert (end.reason, end.text) == ("gpu_hours", "the budget of 9 GPU-hours is spent")
+    assert (search.end.reason, search.end.text) == ("gpu_hours", "the budget of 9 GPU-hours is spent")
 
 
 @pytest.mark.parametrize(
@@ -103,8 +101,7 @@ def test_failures_in_a_row() -> None:
         search.trial(None, outcome)  # type: ignore[arg-type]
         assert search.reason is None
     search.trial(None, "failed")
-    end = search.end
-    assert (end.reason, end.text) == ("failures", "3 trials in a row failed")
+    assert (search.end.reason, search.end.text) == ("failures", "3 trials in a row failed")
 
 
 def test_failures_of_the_session_before_may_have_been_mended() -> None:
@@ -144,8 +141,7 @@ def test_what_the_finalists_need_is_kept() -> None:
     late = Search(gpus=2.0, seconds=4 * 3600.0, spent=2.1 * 3600)
     late.trial(30.0, hours=1.0)
     late.reserve(4, 2, 1.0)
-    end = late.end
-    assert end.text == "the time budget of 4h is spent, apart from what the finalists will need"
+    assert late.end.text == "the time budget of 4h is spent, apart from what the finalists will need"
     hours = Search(gpus=2.0, gpu_hours=9.9)
     hours.trial(30.0, hours=1.0)
     assert hours.reason is None

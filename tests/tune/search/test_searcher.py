@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from optuna.trial import TrialState
+from plans import space_of
 from test_simulation import folded
 
 from tune.search.records import Outcome, Records, Trial
@@ -18,12 +19,6 @@ CHOICES = "train_batch_size: {type: choice, values: [4, 8]}\ngroup_by_length: {t
 
 def lr_batch() -> SearchSpace:
     return load_space("lr_batch").resolve(1e-3)
-
-
-def space_of(folder: Path, text: str) -> SearchSpace:
-    path = folder / "space.yaml"
-    path.write_text(text)
-    return load_space(str(path)).resolve(1e-3)
 
 
 class Search:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from curves import draw_curves
+from plans import space_of
 from simulation import Simulation, our_search
 
 from tune.experiments.events import (
@@ -114,12 +115,6 @@ BEST = {False: 2e-5, True: 1e-3}
 """Of the learning rate, by `group_by_length`."""
 
 
-def space_of(folder: Path, text: str) -> SearchSpace:
-    path = folder / "space.yaml"
-    path.write_text(text)
-    return load_space(str(path)).resolve(1e-5).with_recipe(1e-5)
-
-
 def valley(config: Mapping[str, Any], samples_seen: int, trial_seed: int) -> Mapping[str, float]:
     """Each branch has a best learning rate of its own; masks are worth something where there are any."""
     off = math.log10(config["learning_rate"] / BEST[config["group_by_length"]])
@@ -129,7 +124,7 @@ def valley(config: Mapping[str, Any], samples_seen: int, trial_seed: int) -> Map
 
 
 def test_under_conditions_each_trial_has_what_is_searched_there(tmp_path: Path) -> None:
-    space = space_of(tmp_path, CONDITIONS)
+    space = space_of(tmp_path, CONDITIONS, 1e-5).with_recipe(1e-5)
     records = our_search(space, valley, RUNGS, trials=32, seed=3, baseline=60.0).records.all()
     assert len(records) == len({repr(record.config) for record in records}) == 32
     both = {"learning_rate", "group_by_length"}
@@ -151,7 +146,7 @@ def test_a_branch_of_few_points_ends_no_search(tmp_path: Path) -> None:
         "group_by_length: {type: choice, values: [false, true], when: {train_batch_size: 8}}\n"
         "learning_rate: {type: float, low: 1.0e-6, high: 1.0e-3, log: true, when: {group_by_length: true}}\n"
     )
-    space = space_of(tmp_path, text)
+    space = space_of(tmp_path, text, 1e-5).with_recipe(1e-5)
     searcher = Searcher(space, seed=0, records=Records())
     points = [searcher.suggest(str(number)) for number in range(40)]
     assert not searcher.exhausted

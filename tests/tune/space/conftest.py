@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from space_files import Load
+from plans import Load
 
 from tune.space.space import SearchSpace, load_space
 

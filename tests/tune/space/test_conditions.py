@@ -10,7 +10,7 @@ from typing import Any
 import optuna
 import pytest
 import yaml
-from space_files import LR, Load
+from plans import LR, Load
 
 from tune.search.samplers import gaussian_process, tpe
 from tune.space.parameters import FloatParameter

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from space_files import LR, Load
+from plans import LR, Load
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from space_files import LR, Load
+from plans import LR, Load
 
 from tune.space.parameters import NOT_SEARCHABLE
 from tune.util.errors import SpaceError
