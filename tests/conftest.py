@@ -1,7 +1,5 @@
 """What several test files share: where the test data lies, and a small set of the demo's clips."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """What the pages say: commands that the real parsers accept, links that lead somewhere, tests that are there."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import re

@@ -1,7 +1,5 @@
 """The example notebook, run as a reader would: few outputs, and a model in the end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat

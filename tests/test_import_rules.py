@@ -1,7 +1,5 @@
 """The house as its source shows it: who may import whom, how many files a folder holds, what stands on top."""
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What is installed: a wheel holds all that the program needs, and what is imported is declared."""
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import os

@@ -1,7 +1,5 @@
 """What `tune/` and `trainer/` use of other libraries is public: no private name, nothing of theirs replaced."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

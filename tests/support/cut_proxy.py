@@ -1,7 +1,5 @@
 """A TCP proxy that a test can cut: the network between a driver and its MLflow server."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Dashboards of Ray clusters without jobs, behind a proxy that wants a token."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import importlib.metadata

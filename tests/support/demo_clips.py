@@ -1,7 +1,5 @@
 """The demo's clips as arrays, put together to recordings."""
 
-from __future__ import annotations
-
 import functools
 import io
 from collections.abc import Sequence

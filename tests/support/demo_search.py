@@ -3,8 +3,6 @@
 It is made once in a run of the tests, from Python; who reads it may change nothing in it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools

@@ -4,8 +4,6 @@ The folder holds `config.json`, `most-clips-1` where worker 1 is to have memory 
 where the training is asked to end after a step; results go there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

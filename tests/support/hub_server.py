@@ -8,8 +8,6 @@ files (Xet) is not spoken; clients are told to do without by HF_HUB_DISABLE_XET.
 and slashes in the branch written as `+`.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Experiments as searches leave them, with made-up learning curves: logs event by event, or with all files."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,7 +1,5 @@
 """Small data sets and models for tests, written to a folder, and what is looked at once they are read."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """A real `mlflow server`, and what a store has."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

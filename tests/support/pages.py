@@ -1,7 +1,5 @@
 """Pages of the project: what one holds, read without a browser, and how it looks in a real one."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Plans as the commands make them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A data set with faults planted in it, and which clips have which."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import random

@@ -1,7 +1,5 @@
 """Searches as processes of their own: started, waited for, interrupted, killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Disks that fill up."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 `python synthetic.py CURVE WORDS...` is `tune-whisper WORDS...` but for that.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

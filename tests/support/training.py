@@ -1,7 +1,5 @@
 """Trainings and evaluations whose data is prepared on the way."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import trainer.train

@@ -1,7 +1,5 @@
 """`TrainConfig`: every field is documented, checked, and says in one line what it allows."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

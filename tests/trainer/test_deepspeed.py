@@ -1,7 +1,5 @@
 """DeepSpeed's settings: what they may fix, and that the engine really runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

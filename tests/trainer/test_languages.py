@@ -1,7 +1,5 @@
 """Languages: the table is the one of transformers; names, codes and tags are resolved as users write them."""
 
-from __future__ import annotations
-
 import pytest
 from transformers.models.whisper.tokenization_whisper import LANGUAGES, TO_LANGUAGE_CODE
 

@@ -1,7 +1,5 @@
 """Memory that runs out: what such an error looks like; the same training, and evaluation, in smaller pieces."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Optimisers: each trains and goes on as if unbroken, what it keeps of each weight; the schedules' rates."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 from collections.abc import Mapping

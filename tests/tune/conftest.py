@@ -1,7 +1,5 @@
 """What tests of many rooms share: how `tune-whisper` refuses what it cannot do, and a server that speaks S3."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Each change of a waveform does what it says, measured on the samples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A small data set, and a model of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Audio of any usual kind becomes 16 kHz mono."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

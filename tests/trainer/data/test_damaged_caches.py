@@ -1,7 +1,5 @@
 """The feature cache is rebuilt or never seen, but not half-read: damage, killed and parallel builds, full disks."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

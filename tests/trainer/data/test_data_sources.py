@@ -1,7 +1,5 @@
 """Every kind of source loads to the same examples, by columns, rows and languages, or is refused in one line."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Splits: the ones that the data have, the ones made of the training clips, and subsets of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Clips that cannot be used: counted, listed, and too many of them refused without leaving useless features."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What the splits that are made keep together, and clips of splits that are kept, in whatever the data has become."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping

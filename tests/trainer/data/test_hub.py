@@ -1,7 +1,5 @@
 """Models and data sets from the hub: the real client libraries against a local server of the hub's shape."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What phones, browsers and cameras record is heard as its WAV, at the same time, or dropped with a reason."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Data files of several sources: what a training, and what an evaluation, gets of them; and their mistakes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

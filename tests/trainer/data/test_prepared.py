@@ -1,7 +1,5 @@
 """Prepared data: what training gets, which settings share the same features, and what takes no memory twice."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

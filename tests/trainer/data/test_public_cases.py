@@ -1,7 +1,5 @@
 """Data as people have it, in the forms of public bug reports: read, or refused with a line that says what to do."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import unicodedata

@@ -1,7 +1,5 @@
 """Long recordings: cut where their rows or subtitles say, joined where these are short and near, decoded once."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

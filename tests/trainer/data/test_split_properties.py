@@ -1,7 +1,5 @@
 """Whatever table of clips, texts, speakers, files and split values: what must hold of the splits."""
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping

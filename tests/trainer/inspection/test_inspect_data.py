@@ -1,7 +1,5 @@
 """What an inspection finds in sound data, and in data with planted faults."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Our greedy decoding: token for token what transformers' `generate` gives, on a CPU and in the way of a GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

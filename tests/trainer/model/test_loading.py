@@ -1,7 +1,5 @@
 """Models that cannot be used are one line: not there, damaged, pickled, of another kind or language."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Signs that the base model never writes: a training allows those of its texts, in all that decodes afterwards."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Translations are judged by chrF: what each adds to it, and how sure it is."""
 
-from __future__ import annotations
-
 import random
 import statistics
 

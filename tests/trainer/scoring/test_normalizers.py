@@ -1,7 +1,5 @@
 """Normalisers: every language keeps its words, letters and signs; what is taught and what is counted are one text."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from pathlib import Path

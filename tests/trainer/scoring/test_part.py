@@ -1,7 +1,5 @@
 """The part of the validation split that trials measure: how large it is, and which clips it has."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Counting errors, aligning, intervals, comparisons, groups and signs: against jiwer and against known truth."""
 
-from __future__ import annotations
-
 import random
 
 import jiwer

@@ -1,7 +1,5 @@
 """The split that a model is measured on: as a training sees it, or of data that is only for tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

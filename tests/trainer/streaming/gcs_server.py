@@ -3,8 +3,6 @@
 `python gcs_server.py FOLDER PREFIX` serves a folder's files until its standard input ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

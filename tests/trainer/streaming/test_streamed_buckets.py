@@ -1,7 +1,5 @@
 """Streams out of S3, by a real server that is stopped and started again."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Iterator

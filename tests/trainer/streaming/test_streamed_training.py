@@ -1,7 +1,5 @@
 """Trainings on a stream: they go on with the same clip, and leave out what cannot be used."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Streams of shards: which clips come in which order, what is kept of their source, and what cannot be streamed."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trainings on changed waveforms: the same samples however they are trained on, and windows that hold them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The plan of batches: exact evaluation points for every batch size."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Nothing is lost unseen: sealed checkpoints, and what is wrong with broken ones."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

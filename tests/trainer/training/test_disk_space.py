@@ -1,7 +1,5 @@
 """Disks that are full, before a checkpoint is saved and in the middle of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

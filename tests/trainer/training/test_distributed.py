@@ -1,7 +1,5 @@
 """Several workers in one training: the same gradient, the same WER, DeepSpeed, and going on from a checkpoint."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A training that goes on from a checkpoint is the unbroken one: every step, every evaluation, every weight."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

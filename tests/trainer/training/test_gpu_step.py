@@ -3,8 +3,6 @@
 Without a GPU it is seen by the operations that would wait for one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How much of the model is trained: the decoder, the upper encoder layers, or LoRA's adapters, alone in checkpoints."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

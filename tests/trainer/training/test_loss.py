@@ -1,7 +1,5 @@
 """The loss over large vocabularies: some tokens at a time, and the same as at once."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

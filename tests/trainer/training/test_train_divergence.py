@@ -1,7 +1,5 @@
 """A loss that stops being a number ends the training, at the latest at the next evaluation, and is told."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The sharp edges of fine-tuning Whisper, each held by a test on the demo model."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -1,7 +1,5 @@
 """The audio window: a Whisper that works on less than 30 seconds, and is a whole one again in the end."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recordings are cut at pauses and decoded as an evaluation decodes; nothing is lost at the cuts."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

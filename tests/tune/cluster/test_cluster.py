@@ -1,7 +1,5 @@
 """What a trial gets of the cluster, and which clusters a search can join."""
 
-from __future__ import annotations
-
 import http.server
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """GPUs of trials: how many they may hold, cards that PyTorch cannot use, precision, shares."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What trials read on a node that does not see the driver's folders."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import json
 import os

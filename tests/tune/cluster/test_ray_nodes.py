@@ -1,7 +1,5 @@
 """Searches on a real Ray cluster whose nodes come and go."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command line: quick help, one clear line for every mistake."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import shlex

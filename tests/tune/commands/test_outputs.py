@@ -1,7 +1,5 @@
 """Where output goes: places are checked before the work; nobody reads on, a disk is full, Ctrl-C comes."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -1,7 +1,5 @@
 """`tune-whisper evaluate`: the figures of a real model, against another one, on the screen, as JSON and as a page."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """An experiment keeps its splits: whatever becomes of the data, nothing is measured on what was trained on."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """A search for translations: decided by chrF, and named so in all that is made of it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

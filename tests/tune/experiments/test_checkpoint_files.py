@@ -1,7 +1,5 @@
 """Checkpoints in a folder and on a server that speaks S3: of several nodes, made again, half, and what is left here."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`tune-whisper list`: every experiment of a storage with its state, in a moment, whatever lies in the folders."""
 
-from __future__ import annotations
-
 import datetime
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """One session at a time writes to an experiment in a bucket: two machines, each with a disk of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

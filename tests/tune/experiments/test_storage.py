@@ -1,7 +1,5 @@
 """Experiments on a server that speaks S3: addresses, transfers, the server away, a whole search."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

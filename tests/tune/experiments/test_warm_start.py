@@ -1,7 +1,5 @@
 """`--warm-start`: what a search takes from another one, what it leaves, and what it says of both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

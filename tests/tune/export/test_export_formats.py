@@ -1,7 +1,5 @@
 """Every format in its own runtime: the same transcripts, usable as its README says, and no drift left unseen."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

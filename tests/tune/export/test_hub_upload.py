@@ -1,7 +1,5 @@
 """Exported models to the hub: the real client library against a local server of the hub's shape."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The model card as the hub reads it: metadata by its own classes, and what a reader must be told."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

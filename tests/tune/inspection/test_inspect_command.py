@@ -1,7 +1,5 @@
 """`tune-whisper inspect`: what it prints and writes, and how it tells mistakes."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Models in MLflow's registry: on the run of the winner, loaded by name and served, also where we are not."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json

@@ -1,7 +1,5 @@
 """What goes along with a job and what never does: staging, arguments made to hold on the cluster, refusals."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Searches as jobs of a real Ray head: sent, listed, followed, stopped, and going on when the sender was killed."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 import importlib.metadata

@@ -1,7 +1,5 @@
 """Ray on Vertex AI through Google's own SDK, whose clients' calls are answered here, as its credentials are."""
 
-from __future__ import annotations
-
 import copy
 import importlib.metadata
 import json

@@ -1,7 +1,5 @@
 """What tests of the end of a search share."""
 
-from __future__ import annotations
-
 import pytest
 
 from tune.runs import finish

@@ -4,8 +4,6 @@ At `writing` the weights are written half, at `naming` all is written and not se
 its name and the driver does not know it. A file `there` then appears in FOLDER; once there is a file `go`, it goes on.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The mean of the winner's repeats: in the log before anything acts on it, and never measured twice."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What trainings tell the driver, what of it is logged, and what they are asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What `--dry-run` says that a search costs."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a whole search on the demo leaves, and what its commands make of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import statistics

@@ -1,7 +1,5 @@
 """The end of a search: who wins, which weights may go, and that something can be exported at any moment."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Guards: what is exported keeps data that is not trained on, or it is said that nothing does."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

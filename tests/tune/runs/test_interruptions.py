@@ -1,7 +1,5 @@
 """Searches that are interrupted, run beside others, or lose disk or Ray's head: what is kept, how they go on."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

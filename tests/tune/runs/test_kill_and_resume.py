@@ -5,8 +5,6 @@
 kills at so many random moments; `SEED=3` beside it draws others, and a failure names its moment.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """What a search prints while it runs: on a terminal every line once and in order; elsewhere where it stands."""
 
-from __future__ import annotations
-
 import io
 import re
 import time

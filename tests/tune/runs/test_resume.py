@@ -1,7 +1,5 @@
 """`--resume`: a search whose process was killed goes on in another one, also without any local file."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shlex

@@ -1,7 +1,5 @@
 """The last lines of a search on the screen: what won, how sure that is, and what it gained."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re

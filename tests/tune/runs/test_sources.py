@@ -1,7 +1,5 @@
 """Searches on several sources in three languages (weights, rates of each source), and on recordings with subtitles."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import statistics

@@ -1,7 +1,5 @@
 """`tune-whisper train`: mistakes, precedence of settings, and whole small trainings on Ray Train."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

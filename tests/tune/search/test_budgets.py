@@ -1,7 +1,5 @@
 """What ends a search before all its trials, and what does not."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

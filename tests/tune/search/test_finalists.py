@@ -1,7 +1,5 @@
 """The best trials once more: which, with which seeds, also after an interruption; who wins, and what is noise."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the Gaussian process is told of trials that were stopped early."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Where trials are measured, which evaluations end them, and how the reason reads."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """What is proposed, what Optuna is told of the trials, and that a resumed search is an unbroken one."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Whole searches on made-up curves: all trials come to their end, a search that was cut off goes on as it was."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Space files as tests write and load them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Conditions and priors: what is searched where, what options change in it, and that files survive being written."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The search space: what a file may say, where it is looked for, and what options change in it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Mistakes in a space file: each is answered with one line that names its place, and all of them at once."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`tune-whisper transcribe`: what is printed, what is written, and one clear line for every mistake."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """No secret of an address is shown, and what is harmless stays readable."""
 
-from __future__ import annotations
-
 import urllib.parse
 
 import pytest

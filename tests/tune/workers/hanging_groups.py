@@ -4,8 +4,6 @@ In the process in which that happens `destroy_process_group` never returns, as w
 A file `failed` then appears in FOLDER.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import sys

@@ -1,7 +1,5 @@
 """A made Whisper that ends its transcripts only where it sees the later part of its window, and else repeats itself."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Trials that fail, diverge, have too little memory or lose a checkpoint: what the search makes of it."""
 
-from __future__ import annotations
-
 import shutil
 import traceback
 from collections.abc import Callable

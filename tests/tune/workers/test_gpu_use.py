@@ -1,7 +1,5 @@
 """A trial's GPU, as it is sent with its losses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tune.workers.trainable import gpu_figures, with_gpu_use

@@ -1,7 +1,5 @@
 """An average's checkpoint: written whole, and measured on the same clips in the same way as the runs it is of."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Folders with a name that others can guess, in a temporary directory that all users share."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """A model that repeats itself in the window of the trainings, and with what the judge compares trials there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Several workers in each trial of a search: trials are stopped, fail and end, and every CPU and GPU is free again."""
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import os
