@@ -3,10 +3,10 @@
     python benchmarks/driver_time.py [--trials 1000]
 
 One after the other, each in a process and a Ray of its own, on a pseudo-terminal: `bare` is Ray Tune with
-`OptunaSearch` and `ASHAScheduler`, which writes and shows nothing, `ours` the whole `tune-whisper`. Both have the same
-made-up curves (`curves.py`; no trial fails) and rungs, and one trial at a time, so that nothing runs beside the driver
-but the trial that it waits for. Told are wall seconds and CPU seconds of the driver's process a trial, between the
-first trial's start and the last one's end, and its memory.
+`OptunaSearch` and `ASHAScheduler`, which writes and shows nothing, `ours` the whole `tune-whisper`. Both have the
+same made-up curves (`curves/made_up.py`; no trial fails) and rungs, and one trial at a time, so that nothing runs
+beside the driver but the trial that it waits for. Told are wall seconds and CPU seconds of the driver's process a
+trial, between the first trial's start and the last one's end, and its memory.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def drive_bare(trials: int, meter: Meter) -> None:
     rungs = rung_grid(CLIPS * EPOCHS, settings.reduction_factor, settings.rungs, 64, least=128)
 
     def trial(config: dict[str, Any]) -> None:
-        from curves import draw_curves
+        from curves.made_up import draw_curves
 
         curve = draw_curves("noisy", 3, rungs[-1], 1e-3)
         for rung in rungs:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import optuna
-from curves import FAMILIES, FamilyName, LearningCurves, draw_curves
+from curves.made_up import FAMILIES, FamilyName, LearningCurves, draw_curves
 from simulation import Simulation, our_search
 
 from tune.search.records import Records

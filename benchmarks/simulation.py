@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import ray.tune.schedulers
-from curves import TrialFailure
+from curves.made_up import TrialFailure
 
 from tune.runs.ray_tune import RaySearcher
 from tune.search.records import Records, Trial

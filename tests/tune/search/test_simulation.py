@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from curves import draw_curves
+from curves.made_up import draw_curves
 from plans import space_of
 from simulation import Simulation, our_search
 
