@@ -73,13 +73,15 @@ def _search(words: Sequence[str]) -> JobRequest:
     arguments = _parse(search.search_parser(), words)
     asked = SearchOptions().changed(search.read_options(arguments))
     asked.check(resumed=arguments.resume is not None)
-    if arguments.resume:
+    if arguments.resume and arguments.space is None:
         return _request(words, arguments, arguments.resume, {}, {})
     space = load_space(arguments.space, asked.settings)
+    files = {} if arguments.space in packaged_spaces() else {arguments.space: space.path}
+    if arguments.resume:
+        return _request(words, arguments, arguments.resume, {}, files)
     name = arguments.experiment or dated_name(space.path.stem)
     if arguments.experiment is None:
         words = [*words, f"--experiment={name}"]
-    files = {} if arguments.space in packaged_spaces() else {arguments.space: space.path}
     request = _request(words, arguments, name, space.fixed, files)
     for each in space.ranges.get("optimizer", ()):
         request.extras |= {extra for value in each.points() or () if (extra := extra_of(value))}

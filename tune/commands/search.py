@@ -48,7 +48,7 @@ example:
 
 
 _FIXED_BY_EXPERIMENT = (
-    *("space", "model", "data", "language", "epochs", "max_steps", "set", "seed", "warm_start", "experiment"),
+    *("model", "data", "language", "epochs", "max_steps", "set", "seed", "warm_start", "experiment"),
     *("workers_per_trial", "deepspeed", "dry_run", "measure"),
 )
 
@@ -67,7 +67,7 @@ def search_parser() -> argparse.ArgumentParser:
     add(
         "--resume",
         metavar="EXPERIMENT",
-        help="instead of --space: go on with an interrupted search; --trials then adds trials",
+        help="go on with an interrupted search; --trials then adds trials, --space searches another space from there",
     )
     add("--trials", type=int, metavar="N", help="trials to run (default: 8)")
     add_training(what)

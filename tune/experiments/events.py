@@ -125,6 +125,15 @@ class Prepared(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SpaceChanged(Event):
+    """From here on something else is searched; all else is as it was where the experiment began."""
+
+    decision = True
+    space: dict[str, Any]
+    """Its bounds as numbers."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialProposed(Event):
     """The searcher has chosen settings; the final round trains those of a finalist again; or runs are averaged."""
 

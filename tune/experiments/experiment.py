@@ -6,20 +6,20 @@ import contextlib
 import dataclasses
 import datetime
 import difflib
-import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
+from trainer.bounds import WEIGHT_OF
 from trainer.config import TrainConfig
 from trainer.data.kept_splits import SPLITS_FILE
 from trainer.files import is_locked
 from trainer.model.adapters import with_base
 from tune.experiments.events import Prepared
-from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
+from tune.experiments.folder import EVENTS_FILE, SPACE_FILE, ExperimentFolder
 from tune.experiments.log import ExperimentLog, fold
 from tune.experiments.mlflow_store import default_tracking_uri, sqlite_path
 from tune.experiments.object_stores.object_store import StorageError
@@ -48,6 +48,10 @@ class Experiment:
 
     folder: ExperimentFolder
     state: SearchState
+    _space: tuple[dict[str, Any], SearchSpace] | None = dataclasses.field(
+        default=None, init=False, repr=False
+    )
+    """What is searched, as the log has it and as it was read."""
 
     @classmethod
     def read(cls, folder: ExperimentFolder) -> Experiment:
@@ -116,7 +120,13 @@ class Experiment:
             base if Path(base.cache_dir).is_dir() else base.replace(cache_dir=str(self.folder.feature_cache))
         )
 
-    @functools.cached_property
+    @property
+    def shared(self) -> dict[str, Any]:
+        """Settings by name as a trial has them that searches none, the weights of the data's sources among them."""
+        weights = {f"{WEIGHT_OF}{name}": facts["weight"] for name, facts in self.state.data.sources.items()}
+        return {**self.settings.base.to_dict(), **weights}
+
+    @property
     def space(self) -> SearchSpace | None:
         """What is searched, its bounds as numbers, under the name and text of the user's own file; None for a training.
 
@@ -125,9 +135,15 @@ class Experiment:
         """
         if self.is_training:
             return None
-        own = self.folder.path / "space.yaml"
+        plain = self.state.space
+        if self._space is None or self._space[0] is not plain:
+            self._space = plain, self._read_space(plain)
+        return self._space[1]
+
+    def _read_space(self, plain: dict[str, Any]) -> SearchSpace:
+        own = self.folder.path / SPACE_FILE
         try:
-            space = parse_space(yaml.safe_dump(self.settings.space, sort_keys=False, allow_unicode=True), own)
+            space = parse_space(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), own)
         except SpaceError as error:
             reason = str(error).splitlines()[0].removeprefix(f"{own}:").partition(": ")[2]
             log = self.folder.path / EVENTS_FILE

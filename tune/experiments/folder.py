@@ -17,7 +17,7 @@ from tune.experiments.object_stores.object_store import ObjectStore, StorageErro
 from tune.util.environment import user_cache
 from tune.util.errors import ExperimentError
 
-EXPERIMENT_FILE = "experiment.yaml"
+EXPERIMENT_FILE, SPACE_FILE = "experiment.yaml", "space.yaml"
 DROPPED_FILE = "dropped_clips.jsonl"
 RESULTS_FILE = "results.json"
 EVENTS_FILE, PROGRESS_FILE = "events.jsonl", "progress.jsonl"

@@ -25,6 +25,7 @@ from tune.experiments.events import (
     ResultsWritten,
     SearchEnded,
     SessionStarted,
+    SpaceChanged,
     TrialEnded,
     TrialProposed,
     TrialRecovered,
@@ -50,6 +51,7 @@ class SearchState:
         self.created = 0.0
         """When the first session began, in seconds since the epoch."""
         self.prepared: Prepared | None = None
+        self.space_changed: SpaceChanged | None = None
         self.records = Records()
         self.repeats = Records()
         """The best of them trained again with other seeds."""
@@ -103,6 +105,12 @@ class SearchState:
     @property
     def data(self) -> Data:
         return self.prepared.data if self.prepared else Data()
+
+    @property
+    def space(self) -> dict[str, Any]:
+        """What is searched now."""
+        found = self.space_changed or self.prepared
+        return found.space if found else {}
 
     @property
     def baseline(self) -> Baseline:
@@ -356,6 +364,7 @@ class SearchState:
 
 _KEPT: dict[type[Any], str] = {
     Prepared: "prepared",
+    SpaceChanged: "space_changed",
     FinalRoundPlanned: "final_round",
     FinalistsCompared: "compared",
     GuardsJudged: "guards_judged",

@@ -144,23 +144,26 @@ class Analysis(Experiment):
         A trial that was stopped early or still runs has its lowest WER times the factor by which others' fell from
         there to the end of its own budget (see `tune.search.projections`; the searcher subtracts instead: it needs an
         order, and no figures that stand beside measured ones). Diverged trials count as the worst. Failed ones, and
-        those that reached no rung, are left out: their settings may have nothing to do with it.
+        those that reached no rung, are left out: their settings may have nothing to do with it; so are those of an
+        earlier space that lie outside.
         """
         space, of_optuna = self.space, []
         assert space is not None  # a training has none, and nothing to compare
+        points = {trial.trial_id: space.point_of(trial.config, self.shared) for trial in self.trials}
         trials = [
             trial
             for trial in self.trials
-            if trial.status == "diverged" or (trial.evaluations and trial.status != "failed")
+            if points[trial.trial_id] is not None
+            and (trial.status == "diverged" or (trial.evaluations and trial.status != "failed"))
         ]
         for trial in trials:
-            points = [(seen, _log(wer)) for seen, wer in trial.evaluations]
+            curve = [(seen, _log(wer)) for seen, wer in trial.evaluations]
             value, status = None, "early_stopped"
             if trial.status == "diverged":
-                status, points = "diverged", []
+                status, curve = "diverged", []
             elif trial.status == "completed" and trial.best_value is not None:
                 status, value = "completed", _log(trial.best_value)
-            one = EarlierTrial(trial.config, points, value, self.budget_of(trial))
+            one = EarlierTrial(points[trial.trial_id] or {}, curve, value, self.budget_of(trial))
             of_optuna.append(optuna_trial(one, space, status))
         return trials, projected(of_optuna)
 

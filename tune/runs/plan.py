@@ -15,7 +15,7 @@ import yaml
 from trainer.config import BUDGETS, TrainConfig
 from trainer.errors import ConfigError
 from trainer.optimizers import check_installed, notes_on_methods
-from tune.experiments.folder import EXPERIMENT_FILE
+from tune.experiments.folder import EXPERIMENT_FILE, SPACE_FILE
 from tune.experiments.mlflow_store import absolute_tracking_uri, check_store, default_tracking_uri
 from tune.experiments.options import SearchOptions
 from tune.experiments.paths import PATH_SETTINGS, absolute_guards, settled
@@ -431,7 +431,7 @@ def _command(plan: Plan) -> str:
     }
     plateau = budgets.plateau_trials
     words = option_words(
-        space=plan.folder / "space.yaml",
+        space=plan.folder / SPACE_FILE,
         trials=options.trials,
         **{name: value for name, value in given.items() if name != "trials"},
         time_budget=None if budgets.seconds is None else describe_duration(budgets.seconds),

@@ -8,14 +8,17 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainer.config import TrainConfig
+from trainer.scoring.objectives import objective_value
 from tune.experiments.experiment import Experiment, OpenExperiment, find_experiment
 from tune.experiments.options import TRIAL
-from tune.experiments.paths import absolute_guards
+from tune.experiments.paths import absolute_guards, settled
 from tune.experiments.warm_start import WarmStart
 from tune.runs.finish import only_end_is_left
 from tune.runs.plan import Plan
-from tune.space.space import space_of_one
-from tune.util.errors import ExperimentError
+from tune.space.parameters import NOT_SEARCHABLE, ChoiceParameter, show
+from tune.space.space import SearchSpace, load_space, space_of_one
+from tune.util.errors import ExperimentError, SpaceError
 
 if TYPE_CHECKING:
     from tune.experiments.options import SearchOptions
@@ -84,6 +87,10 @@ def resume(
             base=base if kind == "training" else base.replace(evaluate_at=None),
             warm_start=WarmStart.load(folder.path),
         )
+        if "space" in given:
+            space = _another_space(plan, experiment)
+            warm_start = plan.warm_start.within(space) if plan.warm_start else None
+            plan = dataclasses.replace(plan, space=space, warm_start=warm_start)
         only_finish = kind == "search" and _only_finish(experiment, options)
         record = state.records[TRIAL] if kind == "training" else None
         # One that has ended may lack its test split and results.
@@ -96,6 +103,54 @@ def resume(
         plan.check_settings()
         stack.pop_all()
         return Resumed(plan, experiment, only_finish)
+
+
+def _another_space(plan: Plan, experiment: OpenExperiment) -> SearchSpace:
+    """The space that is named now, for trials that can be compared with those that there are.
+
+    A setting that it fixes to another value than the trials shared until now becomes a choice of that one value.
+
+    Raises:
+        SpaceError: it cannot be read, or its trials could not be compared.
+    """
+    before, shared = experiment.space, experiment.shared
+    assert before is not None
+    given = {name: shared[name] for name in plan.options.settings if name in NOT_SEARCHABLE}
+    read = load_space(plan.options.space, given)
+    asked = dataclasses.replace(plan, space=read, space_as_read=read)
+    space = asked.after_baseline(objective_value(experiment.state.base_rates)).space
+    settings = settled(TrainConfig.from_dict(space.fixed)).to_dict()
+    ranges, fixed, points, problems = dict(space.ranges), dict[str, Any](), space.try_first, list[str]()
+
+    def refuse(name: str, here: Any, there: Any, why: str) -> None:
+        line = f"{space.path}:{space.lines.get(name, 1)}: {name}={show(here)}"
+        problems.append(f"{line}: is {show(there)} in {experiment.name}, and {why}; write {show(there)}")
+
+    for name, value in space.fixed.items():
+        here = settings.get(name, value)
+        if here == shared.get(name):
+            fixed[name] = value
+        elif name in NOT_SEARCHABLE:
+            refuse(name, here, shared[name], "all its trials share that")
+        else:
+            ranges[name] = (ChoiceParameter((here,)),)
+            points = [{**point, name: here} for point in points]
+    for name in ("rungs", "reduction_factor"):
+        here, there = (getattr(each.scheduler, name) for each in (space, before))
+        if here != there:
+            refuse(f"scheduler: {name}", here, there, "its trials were measured there")
+    found = dataclasses.replace(space, ranges=ranges, fixed=fixed, try_first=points)
+    largest = dataclasses.replace(plan, space=found).batch_sizes[-1]
+    if plan.base.max_steps is not None and largest > plan.batch_sizes[-1]:
+        refuse(
+            "train_batch_size",
+            largest,
+            plan.batch_sizes[-1],
+            "with max_steps no effective batch may be larger",
+        )
+    if problems:
+        raise SpaceError("\n".join(problems))
+    return found
 
 
 def _only_finish(experiment: OpenExperiment, options: SearchOptions) -> bool:

@@ -17,9 +17,9 @@ from trainer.scoring.translation import TRANSLATE
 from tune.cluster.progress_channel import start_channel
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, check_shared, gpu_precision, joined_address, ray_session
-from tune.experiments.events import Baseline, Data, Prepared, SearchEnded, SessionStarted
+from tune.experiments.events import Baseline, Data, Prepared, SearchEnded, SessionStarted, SpaceChanged
 from tune.experiments.experiment import OpenExperiment
-from tune.experiments.folder import DROPPED_FILE, RESULTS_FILE
+from tune.experiments.folder import DROPPED_FILE, RESULTS_FILE, SPACE_FILE
 from tune.experiments.results import write_results
 from tune.runs.data import load_guards, load_table, prepare_features, prepare_guards, what_clips_show
 from tune.runs.finish import finish
@@ -206,8 +206,7 @@ class Session:
             notes=tuple(data.notes),
             versions=package_versions(),
         )
-        if plan.space.source_text:
-            (plan.folder / "space.yaml").write_text(plan.space.source_text, encoding="utf-8")
+        self._keep_space_file()
         if plan.warm_start:
             plan.warm_start.save(plan.folder)
             say_notes(self.console, plan.warm_start.notes)
@@ -228,7 +227,23 @@ class Session:
         self.tracking.start()
         self._wait_for_stores()
         experiment.log.append(self._started())
+        if not self.plan.is_training and self.plan.space is not experiment.space:
+            self._change_space()
         self._follow()
+
+    def _change_space(self) -> None:
+        experiment, space, records = self.experiment, self.plan.space, self.state.records
+        inside = sum(bool(space.point_of(trial.config, experiment.shared)) for trial in records.all())
+        self._keep_space_file()
+        experiment.log.append(SpaceChanged(space=space.to_dict()))
+        self.say(
+            f"the space is {space.path} now: {inside} of {len(records)} trials lie in it, and the searcher learns "
+            "from them; the others can still win"
+        )
+
+    def _keep_space_file(self) -> None:
+        if text := self.plan.space.source_text:
+            (self.plan.folder / SPACE_FILE).write_text(text, encoding="utf-8")
 
     def finish(self) -> Outcome:
         """Results, report and the end of the session in the log; then wait, not for ever, for the stores."""

@@ -67,6 +67,7 @@ class TrialRunner:
                 capacity=self._capacity,
                 proposed=callback.proposed,
                 earlier=earlier,
+                shared=self.session.experiment.shared,
                 budget=lambda record: steps * record.effective_batch if steps else rungs[-1],
             )
             self._run(left, callback, searcher, self.trials_over)

@@ -41,13 +41,13 @@ def propose(
     """
     import numpy as np
 
-    tried, points = {_key(trial.params) for trial in trials}, space.try_first
+    tried = {_key(trial.params) for trial in trials}
 
     def is_new(point: Mapping[str, Any]) -> bool:
         return _key(space.named(point)) not in tried
 
-    if number <= len(points) and is_new(points[number - 1]):
-        return dict(points[number - 1])
+    if first := next(filter(is_new, space.try_first), None):
+        return dict(first)
     random, trials = np.random.default_rng((seed, number)), [*earlier, *trials]
     # The process needs the same parameters in all trials; what differs between branches it would not know.
     by_process = len(trials) < space.searcher.gp_trials and not space.deciding

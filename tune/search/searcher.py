@@ -87,6 +87,7 @@ class Searcher(Source):
         capacity: Callable[[], int] = lambda: 1_000_000,
         proposed: Callable[[str, dict[str, Any]], object] | None = None,
         earlier: Iterable[EarlierTrial] = (),
+        shared: Mapping[str, Any] | None = None,
         budget: Callable[[Trial], int | None] = lambda record: None,
     ) -> None:
         """Args:
@@ -96,6 +97,7 @@ class Searcher(Source):
         capacity: see `Source`.
         proposed: see `Source`; the records know the trial behind it.
         earlier: results of other experiments, taken for trials that ended before this search began.
+        shared: see `SearchSpace.point_of`; trials that lie outside the space teach nothing.
         budget: samples of a trial's full budget; None where all have the same.
         """
         import optuna
@@ -103,7 +105,7 @@ class Searcher(Source):
         super().__init__(capacity, proposed or records.start)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space, self._seed = space, seed
-        self._records, self._budget = records, budget
+        self._records, self._shared, self._budget = records, shared or {}, budget
         self._earlier = [optuna_trial(trial, space) for trial in earlier]
         self._waiting = [record.trial_id for record in records.running()]
 
@@ -117,12 +119,15 @@ class Searcher(Source):
         return None if params is None else (f"{count:03d}", params)
 
     def trials(self) -> list[FrozenTrial]:
-        """All trials as Optuna is to know them."""
+        """The trials that lie in the space, as Optuna is to know them."""
         found = []
         for record in self._records.all():
+            point = self._space.point_of(record.config, self._shared)
+            if point is None:
+                continue
             # A trial that had its whole budget is worth its best evaluation, which is what its export would have.
             value = record.best_value if record.status == "completed" else None
-            trial = EarlierTrial(record.config, record.evaluations, value, self._budget(record))
+            trial = EarlierTrial(point, record.evaluations, value, self._budget(record))
             found.append(optuna_trial(trial, self._space, record.status))
         return found
 

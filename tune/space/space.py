@@ -113,6 +113,19 @@ class SearchSpace:
             if parameter is not None and (name not in point or not parameter.contains(point[name]))
         ]
 
+    def point_of(self, config: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The point of the space at which a trial is; None where it lies outside.
+
+        Args:
+            config: the trial's own settings, perhaps of another space.
+            shared: settings of the experiment, which a trial has where its own do not say otherwise.
+        """
+        point = self.draw(lambda name, _: config.get(name, shared.get(name)))
+        others = (name for name in config if name not in point)
+        if self.outside(point) or any(config[name] != shared.get(name, config[name]) for name in others):
+            return None
+        return point
+
     def usual_weights(self, data: str) -> dict[str, float]:
         """The weights of the data's sources as its data file has them, by the names under which they are searched.
 

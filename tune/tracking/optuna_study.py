@@ -105,7 +105,9 @@ def _trial(run: Trial, saved: Experiment) -> FrozenTrial:
         value = run.evaluations[-1][1]  # as Optuna does where it is told of one
     end = run.ended or state.last_event_time
     distributions = space.to_optuna() if space else {}
-    params = space.named(run.config) if space else {}
+    # One that lies outside a space which was changed has no params.
+    point = space.point_of(run.config, saved.shared) if space else None
+    params = space.named(point) if space and point else {}
     return FrozenTrial(
         number=-1,
         trial_id=-1,

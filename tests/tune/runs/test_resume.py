@@ -100,7 +100,6 @@ def test_a_search_on_s3_goes_on_without_local_files(tmp_path: Path, monkeypatch:
 def test_what_cannot_be_resumed(refused: Callable[..., str]) -> None:
     for words, expected in [
         (["--resume", "nothing"], "no experiment 'nothing'"),
-        (["--resume", "nothing", "--space", "lr_batch"], "--space: cannot be given with --resume"),
         (["--resume", "nothing", "--model=tiny"], "--model: cannot be given with --resume"),
         (["--resume", "nothing", "--max-steps=9"], "--max-steps: cannot be given with --resume"),
         (["train", "--resume", "nothing", "--epochs=9"], "--epochs: cannot be given with --resume"),

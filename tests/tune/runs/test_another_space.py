@@ -1,0 +1,127 @@
+"""`--resume EXPERIMENT --space other.yaml`: what is searched changes, what has been found stays."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from made_experiments import MadeLog, change_settings, made_trial, write_experiment
+
+from tune.cli import main
+from tune.experiments.events import SpaceChanged
+from tune.experiments.storage import Storage
+from tune.runs.resume import Resumed, resume
+from tune.search.searcher import Searcher
+from tune.tracking.optuna_study import STUDY_FILE, OptunaStore
+
+OTHER = """\
+learning_rate: {type: float, low: 1e-4, high: 0.1, log: true}
+train_batch_size: {type: choice, values: [4, 8, 16, 32]}
+weight_decay: {type: float, low: 0.0, high: 0.1}
+try_first:
+  - {learning_rate: 0.05, train_batch_size: 32, weight_decay: 0.0}
+"""
+
+
+@pytest.fixture
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    """With an interrupted search of `lr_batch`: two of four trials have what `OTHER` leaves at its default."""
+    monkeypatch.chdir(tmp_path)
+    wers = [50.0, 30.0, 12.0]
+    trials = [
+        made_trial(1, wers),
+        made_trial(2, wers, rate=5e-3),
+        made_trial(3, wers, warmup=0.2),
+        made_trial(4, wers, accumulation=2),
+        made_trial(5, wers),
+    ]
+    write_experiment(tmp_path, trials, asked=8, state="interrupted")
+    return Storage.parse(tmp_path)
+
+
+def resumed(storage: Storage, text: str, **given: Any) -> Resumed:
+    Path("other.yaml").write_text(text)
+    found = resume("made", storage, {"space": "other.yaml", **given})
+    found.experiment.close()
+    return found
+
+
+def searcher(found: Resumed) -> Searcher:
+    experiment = found.experiment
+    return Searcher(found.plan.space, seed=0, records=experiment.state.records, shared=experiment.shared)
+
+
+def test_trials_inside_teach_and_new_ones_come_from_the_new_space(storage: Storage) -> None:
+    found = resumed(storage, OTHER)
+    source = searcher(found)
+    assert [trial.params["learning_rate"] for trial in source.trials()] == [1e-3, 5e-3, 1e-3]
+    assert {trial.params["weight_decay"] for trial in source.trials()} == {0.0}
+    source.suggest("the one that was running")
+    first, *others = (source.suggest(f"{number}") for number in range(6))
+    assert first == {"learning_rate": 0.05, "train_batch_size": 32, "weight_decay": 0.0, "trial_id": "006"}
+    for config in others:
+        assert config.keys() == first.keys()
+        assert found.plan.space.point_of(config, {}) is not None
+
+
+def test_what_is_fixed_now_and_was_not_before_is_in_every_new_trial(storage: Storage) -> None:
+    found = resumed(storage, OTHER + "dropout: 0.1\nwarmup_ratio: 0.1\n")
+    source = searcher(found)
+    assert source.trials() == [], "none had any dropout"
+    source.suggest("the one that was running")
+    assert all(source.suggest(f"{number}")["dropout"] == 0.1 for number in range(4))
+    assert "warmup_ratio" not in found.plan.space.ranges, "as it was"
+
+
+def test_the_log_has_the_change_and_study_and_report_follow(
+    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = resumed(storage, OTHER).plan.space
+    made = MadeLog(tmp_path / "made")
+    made.session(trials=8)
+    assert "weight_decay" not in made.saved.space.ranges
+    made.append(SpaceChanged(space=space.to_dict()))
+    made.trial("006", 49.0, 29.0, 11.0, learning_rate=0.05, train_batch_size=32, weight_decay=0.01)
+    made.finish()
+    store = OptunaStore(made.target())
+    store.sync(made.log_at())
+    made.close()
+    storage_of_optuna = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(tmp_path / "made" / STUDY_FILE))
+    )
+    study = optuna.load_study(study_name="made", storage=storage_of_optuna)
+    known = {trial.user_attrs["trial_id"]: set(trial.params) for trial in study.trials}
+    assert known["003"] == known["004"] == set(), "outside"
+    assert known["001"] == known["006"] == {"learning_rate", "train_batch_size", "weight_decay"}
+    again = resume("made", storage, {"trials": 9})
+    again.experiment.close()
+    assert again.plan.space.to_dict() == space.to_dict()
+    assert main(["report", "made", "--storage", storage.text]) == 0
+    page = Path("made/report/report.html").read_text()
+    assert "weight_decay" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("epochs: 9\n", "other.yaml:6: epochs=9: is null in made, and all its trials share that; write null"),
+        ("scheduler: {rungs: 4}\n", "scheduler: rungs=4: is 3 in made, and its trials were measured there; write 3"),
+        ("weight.own: 2\n", "weight.own: data='demo' has no sources"),
+    ],
+)  # fmt: skip
+def test_trials_that_could_not_be_compared(
+    text: str, told: str, storage: Storage, refused: Callable[..., str]
+) -> None:
+    Path("other.yaml").write_text(OTHER + text)
+    assert told in refused("--resume", "made", "--space", "other.yaml", "--storage", storage.text)
+
+
+def test_no_larger_batch_where_the_budget_is_in_steps(storage: Storage, refused: Callable[..., str]) -> None:
+    base = resumed(storage, OTHER).plan.base
+    change_settings(Path("made"), train_config={**base.to_dict(), "epochs": None, "max_steps": 100})
+    Path("other.yaml").write_text(
+        OTHER.replace("16, 32]", "16, 128]").replace("batch_size: 32", "batch_size: 8")
+    )
+    line = refused("--resume", "made", "--space", "other.yaml", "--storage", storage.text)
+    assert "train_batch_size=128: is 64 in made" in line
