@@ -14,7 +14,7 @@ import ray.tune
 from rich.markup import escape
 
 from trainer.scoring.objectives import objective_value, rates_by_source
-from trainer.training.checkpoints import estimated_checkpoint_bytes, is_only_for_resume
+from trainer.training.checkpoints import is_only_for_resume
 from trainer.training.report import Decision
 from tune.cluster.progress_channel import EVALUATED, SAVED, START
 from tune.experiments.checkpoint_files import CheckpointFiles
@@ -62,7 +62,7 @@ class Listener(abc.ABC):
         """`records` are those of the log's state that belong to the trainings: the trials, or the repeats."""
         self._experiment, self._channel = session.experiment, session.channel
         # Here, as it may ask the hub for the model's configuration, which nobody waits for behind Ctrl-C.
-        self._gigabytes = estimated_checkpoint_bytes(session.base) / 1e9
+        self._gigabytes = session.plan.checkpoint_bytes / 1e9
         self._log, self._records = session.experiment.log, records
         self._files = CheckpointFiles(session.experiment.folder)
         self._progress = ProgressLog(session.experiment.folder.path)

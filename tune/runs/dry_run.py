@@ -247,8 +247,6 @@ def _show_cost(
     Raises:
         DiskFullError: the checkpoints would have no room.
     """
-    from trainer.training.checkpoints import estimated_checkpoint_bytes
-
     if reason := _why_not_timed(plan, resources, measure):
         say(console, f"time: not estimated {reason}")
     else:
@@ -266,7 +264,7 @@ def _show_cost(
                 console,
                 f"time: {cost}, evaluations not counted ({1000 / rate:.1f} ms a sample, measured on {where})",
             )
-    whole, options = estimated_checkpoint_bytes(plan.base), plan.options
+    whole, options = plan.checkpoint_bytes, plan.options
     runs = options.trials + options.n_finalists * options.repeats
     most = 2 * (resources.concurrent if resources else 1) * whole + runs * whole // 3
     if plan.storage.folder is not None:

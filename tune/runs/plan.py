@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _AUGMENT = ("augment", "augment_strength")
 _OF_ENGINE = ("optimizer", "method")
 """Settings of which DeepSpeed does not run all values."""
+_LARGEST_FIRST = {"method": ["full", "decoder", "lora"], "optimizer": ["adamw", "adamw_8bit", "adafactor"]}
+"""Settings of which a checkpoint's size depends on the value."""
 _ALWAYS_SHOWN = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_accumulation_steps")
 """Settings of a training that are always shown; others where they are not the default."""
 _NEVER_SHOWN = (
@@ -283,6 +285,16 @@ class Plan:
         ranges = self.space.ranges.get(name, ())
         own = [] if any(not parameter.when for parameter in ranges) else [getattr(self.base, name)]
         return own + [value for one in ranges for value in _points_of(one)]
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """What the largest checkpoint of a trial takes on the disk."""
+        from trainer.training.checkpoints import estimated_checkpoint_bytes
+
+        largest = {name: max(self.values_of(name)) for name in ("lora_rank", "lora_targets")}
+        for name, order in _LARGEST_FIRST.items():
+            largest[name] = min(self.values_of(name), key=order.index)
+        return estimated_checkpoint_bytes(self.base.replace(**largest))
 
     def budget(self, epoch: float) -> int:
         """Samples seen by a trial that is not stopped, the longest one where `max_steps` is the budget.

@@ -17,6 +17,7 @@ from plans import search_plan
 from trainer.config import TrainConfig
 from trainer.errors import UserError
 from trainer.inspection import sample
+from trainer.training.checkpoints import estimated_checkpoint_bytes
 from tune.cli import main
 from tune.cluster.resources import TrialResources
 from tune.commands.job_request import read_request
@@ -165,6 +166,18 @@ def test_what_changed_clips_need_is_known_before_anything_starts(tmp_path: Path)
     assert len(look_at_clips(noisy, augments=True)[0].splits["train"]) == 800
     assert shared_folders(noisy, augments=True) == [folder]
     assert not shared_folders(noisy, augments=False)
+
+
+def test_the_disk_has_room_for_the_largest_checkpoint_of_the_space(tmp_path: Path) -> None:
+    """Those of the searched ranks were taken to be as large as that of the default rank."""
+
+    def size(space: str) -> int:
+        return search_plan(Storage.parse(tmp_path), space=space, trials=1).checkpoint_bytes
+
+    usual = TrainConfig(method="lora")
+    largest = usual.replace(lora_rank=64, lora_targets="attention and feed-forward")
+    assert size("lora") == estimated_checkpoint_bytes(largest) > estimated_checkpoint_bytes(usual)
+    assert size("large_model") == estimated_checkpoint_bytes(TrainConfig())
 
 
 LR = "learning_rate: {type: float, low: 1e-4, high: 1e-3, log: true}\n"
