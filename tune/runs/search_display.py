@@ -16,7 +16,7 @@ from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER, guards_line
 from tune.runs.outcome import Outcome, print_gain, print_no_gain, print_sources, print_tested
 from tune.search.finalists import describe_lowest
-from tune.search.records import listed, trial_order
+from tune.search.records import listed, role_of, trial_order
 from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
 
 if TYPE_CHECKING:
@@ -160,8 +160,8 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     if state.end is not None:
         say(console, f"ended     {state.end.text}")
         if state.end.reason == "failures":  # the first error whole: it is every trial's
-            first = min((trial for trial in outcome.trials if trial.error), key=lambda trial: trial.ended)
-            say(console, f"the first error, of trial {first.trial_id}:\n{first.error}")
+            first = min((run for run in state.runs if run.error), key=lambda run: run.ended)
+            say(console, f"the first error, of {role_of(first.trial_id)} {first.trial_id}:\n{first.error}")
     statuses = [trial.status for trial in outcome.trials]
     asked = str(len(statuses))
     if state.something_is_left:

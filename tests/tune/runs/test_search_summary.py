@@ -11,7 +11,17 @@ from made_experiments import made_trial, write_experiment
 from plans import search_plan
 from rich.console import Console
 
-from tune.experiments.events import Entry, Event, FinalistsCompared, HeldOutMeasured
+from tune.experiments.events import (
+    Entry,
+    Event,
+    FinalistsCompared,
+    FinalRoundPlanned,
+    HeldOutMeasured,
+    TrialEnded,
+    TrialProposed,
+    TrialsOver,
+    TrialStarted,
+)
 from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log
@@ -101,6 +111,20 @@ def test_a_gain_has_its_interval_or_is_within_noise(tmp_path: Path) -> None:
         "gain            0.70 points: 6 % fewer errors; within noise: two seeds can differ by 1.5 points"
         in lines
     )
+
+
+def test_where_repeats_fail_it_shows_the_first_error(tmp_path: Path) -> None:
+    """Once a ValueError: no trial had an error."""
+    outcome = search_outcome(tmp_path, repeats={})
+    events: list[Event] = [FinalRoundPlanned(finalists=["004"], repeats={f"004-r{n}": {} for n in (1, 2, 3)})]
+    for number in (1, 2, 3):
+        name = f"004-r{number}"
+        events += [TrialProposed(trial_id=name, config={}), TrialStarted(trial_id=name, folder=name)]
+        events.append(TrialEnded(trial_id=name, status="failed", error=f"boom {number}"))
+    events.append(TrialsOver(final_round=True, reason="failures", text="3 trials in a row failed"))
+    lines = printed(outcome, *events)
+    where = lines.index("ended     3 trials in a row failed")
+    assert lines[where + 1 : where + 3] == ["the first error, of repeat 004-r1:", "boom 1"]
 
 
 def test_where_all_diverged_it_says_what_to_search(tmp_path: Path) -> None:
