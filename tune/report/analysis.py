@@ -20,7 +20,7 @@ from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.results import baseline_clips, how_it_ended, parse_clips
 from tune.report.scales import Scale, scale_of
 from tune.search.finalists import Noise, describe_mean, gain_interval, objective_interval, seed_noise
-from tune.search.records import Trial
+from tune.search.records import Trial, trial_of
 from tune.search.samplers import projected
 from tune.search.searcher import EarlierTrial, optuna_trial
 from tune.util.cloud_errors import cloud_errors
@@ -119,9 +119,9 @@ class Analysis(Experiment):
 
     @property
     def winning_trial(self) -> Trial | None:
-        """The trial whose settings won: the finalists' verdict, else the lowest WER."""
-        chosen = self.state.verdict or self.state.guards_judged
-        return self.state.records[str(self.state.winner)] if chosen else self.state.records.best()
+        """The trial whose settings won: the finalists' verdict, else those of the run to export."""
+        winner = self.state.winner
+        return self.state.records.best() if winner is None else self.state.records[winner]
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -200,16 +200,16 @@ class Analysis(Experiment):
     @functools.cached_property
     def winner(self) -> Winner | None:
         """The settings to take away; None where nothing was measured."""
-        verdict, trial = self.state.verdict, self.winning_trial
+        verdict, runs = self.state.verdict, self.winning_runs
+        unfinished = any(run.status != "completed" for run in runs)
         if verdict is not None:
-            won, runs = verdict.score, self.winning_runs
-            unfinished = any(run.status != "completed" for run in runs)
+            won = verdict.score
             return Winner(won.trial_id, won.mean, len(won.values), won.mean_interval, unfinished)
-        if trial is None or trial.best_value is None:
+        if not runs or runs[0].best_value is None:
             return None
-        clips = self.clips([trial])
+        clips = self.clips(runs)
         interval = objective_interval(clips, self.seeds) if clips else None
-        return Winner(trial.trial_id, trial.best_value, 1, interval, trial.status != "completed")
+        return Winner(trial_of(runs[0].trial_id), runs[0].best_value, 1, interval, unfinished)
 
     def clips(self, runs: Sequence[Trial]) -> list[ClipErrors]:
         """The errors by clip of the runs' best checkpoints; none where those of any are gone, or cannot be read."""
@@ -239,7 +239,8 @@ class Analysis(Experiment):
         """The trainings that the winner's WER is the mean of."""
         if self.state.verdict is not None:
             return [self.state.repeats[run] for run in self.state.verdict.score.runs]
-        return [self.winning_trial] if self.winning_trial is not None else []
+        best = self.state.best() or self.state.records.best()
+        return [best] if best is not None else []
 
     @functools.cached_property
     def gain(self) -> tuple[float, float] | None:

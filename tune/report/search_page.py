@@ -84,7 +84,7 @@ def _winner_words(analysis: Analysis) -> str:
         return f"validation WER of the winner, trial {winner.trial_id}, {winner.describe()}"
     if not analysis.has_ended:
         return f"lowest validation WER so far, trial {winner.trial_id}"
-    luck = describe_lowest(trial.best_value for trial in analysis.trials if not analysis.state.passed_over)
+    luck = describe_lowest(winner.value, (trial.best_value for trial in analysis.trials))
     parts = ["validation WER of the best", f"trial {winner.trial_id}", winner.describe(), luck]
     return ", ".join(filter(None, parts))
 

@@ -208,8 +208,7 @@ def _print_result(outcome: Outcome, best: Trial, console: Console) -> None:
         if outcome.state.not_compared:
             say(console, f"no verdict {outcome.state.not_compared}; the weights of all finalists are kept")
         _print_winner(f"best      WER {best.best_value:6.2f} %  trial {best.trial_id}", best, console)
-        luck = describe_lowest(trial.best_value for trial in outcome.trials)
-        if luck and not outcome.state.passed_over:
+        if luck := describe_lowest(best.best_value, (trial.best_value for trial in outcome.trials)):
             console.print(f"          {luck}")
     else:
         _print_finalists(verdict, console)

@@ -238,10 +238,14 @@ def describe_mean(seeds: int, interval: Interval | None) -> str:
     return text if interval is None else f"{text}, 95 % interval {interval[0]:.2f} to {interval[1]:.2f}"
 
 
-def describe_lowest(values: Iterable[float | None]) -> str:
-    """What to add to the lowest objective of trials that were not repeated; nothing where there is only one."""
-    measured = sum(value is not None for value in values)
-    return f"the lowest of {measured} trials, which is partly luck" if measured > 1 else ""
+def describe_lowest(lowest: float | None, values: Iterable[float | None]) -> str:
+    """What to add to the objective of a trial that was not repeated, where it is the lowest of several."""
+    known = [value for value in values if value is not None]
+    return (
+        f"the lowest of {len(known)} trials, which is partly luck"
+        if len(known) > 1 and lowest == min(known)
+        else ""
+    )
 
 
 def objective_interval(runs: Sequence[ClipErrors], noise: Noise | None = None) -> Interval | None:

@@ -15,11 +15,12 @@ from scipy import stats
 from trainer.scoring.alignment import ClipErrors, ErrorCounts
 from trainer.scoring.objectives import combine
 from tune.cli import main
-from tune.experiments.events import Baseline
-from tune.experiments.results import parse_clips, write_results
+from tune.experiments.events import Baseline, SearchEnded
+from tune.experiments.results import parse_clips, results_of, write_results
 from tune.experiments.warm_start import read_warm_start
 from tune.report.analysis import Analysis, analyse
 from tune.report.costs import find_costs
+from tune.report.search_page import search_page
 from tune.search.finalists import Repeat, gain_interval, mean_interval, objective_interval
 
 
@@ -171,6 +172,24 @@ def test_the_usual_settings_are_found_where_methods_and_weights_are_searched(tmp
     assert known.recipe == usual
     assert known.recipe_trial is not None
     assert known.recipe_trial.trial_id == "002"
+
+
+def test_a_search_that_goes_on_tells_of_the_run_to_export_not_of_one_that_lost_before(tmp_path: Path) -> None:
+    """001 has the lowest WER of all trials, and lost to 002 in the first session's final round."""
+    trials = [made_trial(1, [40, 20, 10]), made_trial(2, [41, 21, 11], rate=2e-3)]
+    made = write_experiment(tmp_path, trials, repeats={"001": [14, 14.5], "002": [11.2, 11.4]})
+    log = MadeLog(made.path)
+    log.session(trials=4, finalists=2)
+    log.begin("003")
+    log.append(SearchEnded(status="interrupted"))
+    analysis = analyse(made)
+    best = results_of(made, analysis.state)["best"]
+    assert (best["run"], best["wer"]) == ("002-r1", 11.2)
+    assert analysis.winner is not None and analysis.winning_trial is not None
+    assert (analysis.winner.trial_id, analysis.winner.value) == ("002", 11.2)
+    assert analysis.winning_trial.trial_id == "002"
+    assert analysis.gain_text == "48.80 points: 81 % fewer errors"
+    assert "lowest of" not in search_page(analysis)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ _DOUBTFUL = 50.0
 
 def worse_than_base(analysis: Analysis) -> Iterator[Advice]:
     """No trial has a lower WER than the base model, which may make no error at all."""
-    best, state = analysis.state.records.best(), analysis.state
+    best, state = analysis.winning_trial, analysis.state
     wer, base = state.value, state.comparable_base
     if best is None or wer is None or wer < base:
         return
