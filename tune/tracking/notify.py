@@ -7,7 +7,7 @@ import json
 import urllib.error
 import urllib.request
 
-from trainer.scoring.objectives import describe_rates
+from trainer.scoring.objectives import words
 from tune.experiments.events import SearchEnded, TrialEnded
 from tune.experiments.experiment import Experiment
 from tune.tracking.sync import Log, Store, Target
@@ -66,8 +66,9 @@ def _standing(saved: Experiment) -> str:
     trials = f"{ended} of {state.options.trials} trials ended"
     if best is None or best.best_value is None:
         return trials
-    name = state.objective
-    return (
-        f"{describe_rates({name: best.best_value})} ({best.trial_id}), "
-        f"before fine-tuning {describe_rates({name: state.base_rates[name]})}; {trials}"
+    verdict = state.verdict
+    which = f"trial {verdict.winner}, {verdict.score.describe()}" if verdict else best.trial_id
+    text = (
+        f"WER {state.value:.2f} % ({which}), before fine-tuning WER {state.comparable_base:.2f} %; {trials}"
     )
+    return words(text, state.task)

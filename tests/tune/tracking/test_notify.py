@@ -7,17 +7,20 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
-from made_experiments import MadeLog
+from made_experiments import MadeLog, made_trial, write_experiment
 from plans import search_plan
 
 from tune.cluster.resources import TrialResources
+from tune.experiments.events import Baseline, CheckpointSaved, Evaluated
 from tune.experiments.storage import Storage
 from tune.runs.session import session_started
 from tune.tracking.notify import Notifier
-from tune.tracking.sync import Log
+from tune.tracking.sync import Log, Target
 from tune.util.errors import TrackingError
+from tune.util.files import read_object
 
 
 @pytest.fixture
@@ -71,6 +74,37 @@ def test_news_of_a_session(tmp_path: Path, posted: tuple[str, list[str]]) -> Non
     log.read()
     again.sync(log)
     assert len(texts) == 4, "what an earlier session did is no news"
+
+
+def test_figures_are_those_of_the_results(tmp_path: Path, posted: tuple[str, list[str]]) -> None:
+    """The winner's mean, and the base model as the best was measured; of translations the chrF error."""
+    repeats = {"001": [12.0, 13.0], "002": [20.0, 21.0]}
+    trials = [made_trial(1, [40, 20, 10]), made_trial(2, [41, 21, 11], rate=2e-3)]
+    folder = write_experiment(tmp_path, trials, repeats=repeats)
+    part = MadeLog(tmp_path / "part", baseline=Baseline(rates={"wer": 60.0}, trial_rates={"wer": 30.0}))
+    part.whole()
+    translated = MadeLog(tmp_path / "chrf", baseline=Baseline(rates={"chrf_error": 60.0, "chrf": 40.0}))
+    translated.session(trials=1)
+    translated.begin("001")
+    metrics: dict[str, float | None] = {"chrf_error": 45.0, "chrf": 55.0, "bleu": 9.0}
+    named: dict[str, Any] = {"trial_id": "001", "samples_seen": 3200, "epoch": 4.0, "keep": "weights"}
+    translated.append(Evaluated(**named, metrics=metrics, finished=True))
+    translated.append(CheckpointSaved(**named, checkpoint="trials/001/checkpoint_3200"))
+    translated.finish()
+    for log in (Log(folder), Log(part.experiment), Log(translated.experiment)):
+        store = Notifier(Target(folder=log.saved.folder, notify=f"{posted[0]}/secret"))
+        store.sync(log)
+        log.read()
+        store.sync(log)
+    best = read_object(folder.path / "results.json")["best"]
+    low, high = best["mean_interval"]
+    assert best["mean_wer"] == 12.5
+    assert [text for text in posted[1] if "ended" in text] == [
+        f"made: completed, WER 12.50 % (trial 001, mean of 2 seeds, 95 % interval {low:.2f} to {high:.2f}), before "
+        "fine-tuning WER 60.00 %; 2 of 2 trials ended",
+        "part: completed, WER 12.00 % (001), before fine-tuning WER 30.00 %; 2 of 2 trials ended",
+        "chrf: completed, chrF error 45.00 % (001), before fine-tuning chrF error 60.00 %; 0 of 1 trials ended",
+    ]
 
 
 def test_the_address_is_shown_and_kept_nowhere(tmp_path: Path, posted: tuple[str, list[str]]) -> None:
