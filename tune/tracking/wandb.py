@@ -85,7 +85,7 @@ class WandbStore(Store):
                 run.log(_finite(values), step=samples)
         rates = {
             f"best_{objective}": trial.best_value,
-            f"baseline_{objective}": saved.state.base_rates[objective],
+            f"baseline_{objective}": saved.state.base_rates_for(trial)[objective],
         }
         run.summary.update({**_finite(rates), "status": trial.outcome})
         if trial.status != "running":

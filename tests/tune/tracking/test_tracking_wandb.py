@@ -15,6 +15,7 @@ from made_experiments import MadeLog
 from mlflow_server import wait_for
 from wandb.proto.wandb_internal_pb2 import Record
 
+from tune.experiments.events import Baseline
 from tune.tracking.sync import Log
 from tune.tracking.wandb import WandbStore
 from tune.util.errors import TrackingError
@@ -61,7 +62,8 @@ def offline_runs(folder: Path) -> dict[str, tuple[dict[str, Any], dict[int, dict
 def test_a_run_for_each_trial_and_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setattr(sys, "argv", ["tune-whisper", "--notify", "https://host/hidden"])
-    made = MadeLog(tmp_path / "exp")
+    rates = {"rates": {"wer": 60.0}, "trial_rates": {"wer": 30.0}}
+    made = MadeLog(tmp_path / "exp", baseline=Baseline(**rates))
     (made.folder / "tracking").mkdir()
     store, log = WandbStore(made.target()), Log(made.experiment)
     made.four()
@@ -87,6 +89,8 @@ def test_a_run_for_each_trial_and_repeat(tmp_path: Path, monkeypatch: pytest.Mon
         summary, history = runs[f"exp {run.trial_id}"]
         assert [(step, row["wer"]) for step, row in history.items() if "wer" in row] == run.evaluations
         assert summary.get("best_wer") == run.best_value
+        as_measured = made.saved.state.base_rates_for(run)["wer"]
+        assert summary["baseline_wer"] == as_measured == (60.0 if run.trial_id == "001-r1" else 30.0)
 
 
 def test_without_an_account_it_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
