@@ -52,6 +52,10 @@ def read_clips(
     chosen, every = CheckClips(), load_clips(config).splits.get(split, [])
     # A format decodes in one language: of data in several, those clips that the model decodes so by itself.
     clips = [clip for clip in every if clip.origin.config(config) == config] or every
+    if config.task != TRANSLATE and config.empty_text != "keep":
+        # Of texts without a word for the normaliser, as `hmm`, nobody knows what was said: in no rate, as elsewhere.
+        normalizer = make_normalizer(config)
+        clips = [clip for clip in clips if normalizer(clip.text)]
     count = min(most, len(clips))
     for clip in (clips[index * len(clips) // count] for index in range(count)):
         try:

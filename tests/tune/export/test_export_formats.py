@@ -1,6 +1,7 @@
 """Every format in its own runtime: the same transcripts, usable as its README says, and no drift left unseen."""
 
 import contextlib
+import csv
 import errno
 import io
 import json
@@ -76,6 +77,18 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> str:
             rows.append({"file": f"{split}{place}.wav", "text": text})
         write_manifest(folder / f"{split}.csv", rows)
     return str(folder)
+
+
+def test_clips_without_a_word_for_the_normaliser_are_in_no_rate(few: str, tmp_path: Path) -> None:
+    """As in all other rates: what is written for them would count as insertions."""
+    shutil.copytree(few, tmp_path / "few")
+    table = tmp_path / "few" / "validation.csv"
+    first, *rows = list(csv.DictReader(table.open()))
+    wordless = [{**row, "text": text} for row, text in zip(rows, ("hmm", "[laughs]"), strict=False)]
+    write_manifest(table, [first, *wordless])
+    config = TrainConfig(data=str(tmp_path / "few"), language="en", normalizer="whisper")
+    assert read_clips(config, 30.0).texts == [first["text"]]
+    assert len(read_clips(config.replace(normalizer="auto"), 30.0).texts) == 3
 
 
 @pytest.fixture(scope="module")
