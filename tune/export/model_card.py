@@ -63,6 +63,7 @@ def model_card(
     languages = list(dict.fromkeys([config.language or "en", *own]))
     scores = state.verdict.scores if state.verdict else []
     objective = objective_name(next(iter(rates.values()))["after"])
+    trained = [state.run(name) for name in trial.members] or [trial]
     # A mean with the base model was not measured by source.
     shown = trial if point is None else dataclasses.replace(trial, trial_id="", best_sources={})
     card: ModelCard = ModelCard.from_template(
@@ -83,6 +84,7 @@ def model_card(
         on_hub=_is_hub_id(config.model_source),
         score=next((each for each in scores if trial.trial_id in each.runs), None),
         averaged=listed(trial.members, most=len(trial.members)),
+        seen=listed(list(dict.fromkeys(f"{run.best_samples_seen:,}" for run in trained))),
         normalizer_text=make_normalizer(config).description,
         unit=unit_note(config),
         objective=objective,

@@ -273,3 +273,13 @@ def test_an_export_fills_in_what_it_measures(tmp_path: Path, small_config: Train
             assert row in text
     assert "- hours of audio: 0.02 train, 0.01 validation, 0.01 test" in text
     assert re.search(r"window of 4 s; the longest had 2\.\d s\.", text)
+
+
+def test_of_a_mean_the_samples_of_each_model_are_told(tmp_path: Path) -> None:
+    """Each has its own best rung: the card once gave them all that of the best."""
+    made = write_experiment(tmp_path, [made_trial(1, [40, 20, 10])], repeats={"001": [10.0, 11.0, 12.0]})
+    saved = Experiment.read(made)
+    saved.state.run("001-r2").best_samples_seen = 1088
+    told = str(model_card(saved, saved.state.run("001-a1"), RATES, 30.0))
+    assert "; the models in the mean saw 3,200 and 1,088 samples. " in told
+    assert "; the model saw 1,088 samples. " in str(model_card(saved, saved.state.run("001-r2"), RATES, 30.0))
