@@ -52,6 +52,8 @@ class SearchDisplay(LiveDisplay):
         super().__init__(console, trouble)
         self._records, self._n_trials, self._budget = records, n_trials, budget
         self._baseline, self._noun = baseline, noun
+        self._seen = sum(trial.samples_now for trial in records.all())
+        """Samples of earlier sessions, whose time does not count."""
         self._before: dict[str, tuple[float, int]] = {}
         """When `running` was called last, and the samples that each trial had seen."""
 
@@ -59,7 +61,8 @@ class SearchDisplay(LiveDisplay):
         """How far the search is: trials ended, best so far, time left."""
         trials, best = self._records.all(), self._records.best()
         ended = sum(trial.status != "running" for trial in trials)
-        left = time_left(self._records, self._n_trials, self._budget, time.monotonic() - self._started)
+        elapsed = time.monotonic() - self._started
+        left = time_left(self._records, self._n_trials, self._budget, elapsed, self._seen)
         parts = [f"{ended}/{self._n_trials} {self._noun} ended"]
         if best and best.best_value is not None:
             parts.append(f"best WER {best.best_value:.2f} % (trial {best.trial_id}), {self._baseline}")
@@ -133,15 +136,17 @@ def trial_table(trials: list[Trial], best: Trial | None) -> Table:
     return table
 
 
-def time_left(records: Records, n_trials: int, budget: int, elapsed: float) -> float | None:
+def time_left(records: Records, n_trials: int, budget: int, elapsed: float, before: int = 0) -> float | None:
     """Seconds that the rest of the search may take, from the samples seen so far; None before the first.
+
+    `before` of them had been seen when `elapsed` began.
 
     Trials to come are taken to need what those that ended needed on average (the full budget before any ended),
     running ones to go to the end.
     """
     trials = records.all()
-    seen = sum(trial.samples_now for trial in trials)
-    if not seen or elapsed <= 0:
+    seen = sum(trial.samples_now for trial in trials) - before
+    if seen <= 0 or elapsed <= 0:
         return None
     ended = [trial for trial in trials if trial.status != "running"]
     expected = sum(trial.samples_now for trial in ended) / len(ended) if ended else budget

@@ -62,6 +62,20 @@ def test_without_a_terminal_each_running_trial_has_a_line_a_minute(monkeypatch: 
         assert "5 trials run: 2 to 200 of 900 samples" in written.getvalue().splitlines()[-2]
 
 
+def test_of_a_search_that_goes_on_the_time_left_is_that_of_this_sessions_pace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was once that of all samples in this session's seconds: 8 s."""
+    records, now = Records(), 1000.0
+    monkeypatch.setattr("tune.runs.search_display.time.monotonic", lambda: now)
+    records.start("001", {}, 8).samples_seen = 900
+    records["001"].end("completed")
+    with display(Console(file=io.StringIO()), records, 2) as shown:
+        records.start("002", {}, 8).add_progress({"samples_seen": 100, "epoch": 0.1})
+        now += 10.0
+        assert shown.parts()[-1] == "about 01:20 left"
+
+
 def test_without_a_terminal_what_takes_long_has_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consoles, "_MINUTE", 0.05)
     written = io.StringIO()
