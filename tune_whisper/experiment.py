@@ -35,7 +35,7 @@ class Experiment:
     status: Status
     """`unfinished`: it runs, or was interrupted and can be resumed; `planned`: by a dry run, nothing of it is there."""
     baseline_wer: float | None = None
-    """Of the untouched base model, on the same clips."""
+    """Of the untouched base model, measured as `wer` was: in the same window, on the same clips."""
     runs: Mapping[str, Trial] = dataclasses.field(default_factory=dict)
     """All trainings by their ids: trials (`001`), finalists trained again with other seeds (`001-r1`), and means of the
     weights of those (`001-a1`).
@@ -148,12 +148,16 @@ def load_experiment(name: str, *, storage: str | os.PathLike[str] | None = None)
         saved = SavedExperiment.read(folder)
     state, results = saved.state, results_of(folder, saved.state)
     rate, best = results["metric"], state.best()
+    status: Status = how_it_ended(state) or "unfinished"
+    for run in state.runs:
+        if state.ended and run.status == "running":
+            run.status = "interrupted"
     return Experiment(
         name=saved.name,
         storage=parsed.text,
         folder=folder.path,
-        status=how_it_ended(state) or "unfinished",
-        baseline_wer=results["baseline"][rate],
+        status=status,
+        baseline_wer=state.comparable_base if state.base_rates else None,
         runs={run.trial_id: run for run in state.runs},
         best=best,
         config=saved.config(best) if best else None,

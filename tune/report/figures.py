@@ -224,6 +224,8 @@ def draw_parallel(analysis: Analysis) -> Picture:
     text = (
         "Each line is a trial, green for a low WER. Drag along an axis to select trials, click it to reset."
     )
+    if any(trial.status != "completed" for trial in ranked):
+        text += " Trials that did not end with their full budget stand at the WER extrapolated to it."
     if len(shared) < len(analysis.parameters):
         text += " Settings that only some trials have are left out."
     return Picture("parallel", text, figure, 300)

@@ -20,8 +20,10 @@ from tune.experiments.results import parse_clips, results_of, write_results
 from tune.experiments.warm_start import read_warm_start
 from tune.report.analysis import Analysis, analyse
 from tune.report.costs import find_costs
+from tune.report.figures import draw_parallel
 from tune.report.search_page import search_page
 from tune.search.finalists import Repeat, gain_interval, mean_interval, objective_interval
+from tune_whisper import load_experiment
 
 
 def analysed(folder: Path, trials: list[Any], **kinds: Any) -> Analysis:
@@ -66,7 +68,9 @@ def test_a_stopped_trial_counts_with_what_others_came_to(tmp_path: Path) -> None
     trials = [made_trial(n, [40 + n, 20 + n / 2, 10 + n / 4], rate=1e-3 * n) for n in range(1, 4)]
     trials += [made_trial(4, [60], rate=1e-3), made_trial(5, [60, 30], rate=2e-3)]
     trials += [made_trial(6, [], rate=9e-3), made_trial(7, [50], error="x"), made_trial(8, [], error="x")]
-    expected = analysed(tmp_path, trials).expected
+    analysis = analysed(tmp_path, trials)
+    expected = analysis.expected
+    assert "stand at the WER extrapolated" in draw_parallel(analysis).caption
     assert expected["001"] == 10.25
     assert expected["004"] == pytest.approx(15)
     assert expected["005"] == pytest.approx(15)
@@ -190,6 +194,8 @@ def test_a_search_that_goes_on_tells_of_the_run_to_export_not_of_one_that_lost_b
     assert analysis.winning_trial.trial_id == "002"
     assert analysis.gain_text == "48.80 points: 81 % fewer errors"
     assert "lowest of" not in search_page(analysis)
+    found = load_experiment(made.name, storage=tmp_path)
+    assert found.trials.status["003"] == found.runs["003"].status == "interrupted"
 
 
 @pytest.fixture
@@ -209,6 +215,7 @@ def test_a_gain_is_of_one_window(windows: MadeLog, capsys: pytest.CaptureFixture
     assert main(["list", *storage, "--json"]) == 0
     (line,) = json.loads(capsys.readouterr().out)
     assert line["baseline_wer"] == 30.0
+    assert load_experiment(windows.name, storage=windows.folder.parent).baseline_wer == 30.0
     assert main(["report", windows.name, *storage]) == 0
     assert "30.00 %" in capsys.readouterr().out
     page = (windows.folder / "report" / "report.html").read_text()
