@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -131,8 +131,8 @@ _APART = 0.1
 """The share of words that one of two trained models has wrong and the other right, assumed before any is trained."""
 
 
-def what_clips_show(base: TrainConfig, table: ClipTable) -> str:
-    """What differences between trials the validation clips can show, in one line: `22 validation clips: ...`.
+def what_clips_show(base: TrainConfig, texts: Iterable[str]) -> str:
+    """What differences validation clips with these texts can show, in one line: `22 validation clips: ...`.
 
     The 95 % interval of the difference between two models, `_APART` as far as they would be in each clip.
     """
@@ -142,7 +142,7 @@ def what_clips_show(base: TrainConfig, table: ClipTable) -> str:
     from trainer.scoring.normalizers import make_normalizer
 
     normalizer = make_normalizer(base)
-    lengths = np.array([len(normalizer(clip.text).split()) for clip in table.splits["validation"]], float)
+    lengths = np.array([len(normalizer(text).split()) for text in texts], float)
     lengths = lengths[lengths > 0]
     known = f"{len(lengths):,} validation clips"
     if len(lengths) < LEAST:

@@ -203,7 +203,7 @@ def _show_search(
     from trainer.train import with_samples
 
     if plan.base.task != TRANSLATE:
-        say(console, what_clips_show(plan.base, table))
+        say(console, what_clips_show(plan.base, (clip.text for clip in table.splits["validation"])))
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     plan = dataclasses.replace(plan, base=with_samples(plan.base, table.stream))
     by_wer = plan.by_base_wer()
@@ -223,26 +223,29 @@ def _show_search(
     )
     fewer = unstopped / max(1, samples)
     more = f", {fewer:.1f} x fewer than without early stopping" if fewer >= 1.05 else ""
-    say(console, f"estimate: about {float(f'{samples:.2g}'):,.0f} samples in all{more}")
+    repeats = plan.options.n_finalists * plan.options.repeats
+    again = repeats * statistics.fmean(min(rungs[-1], each) for each in own)
+    also = f", and {float(f'{again:.2g}'):,.0f} in the {repeats} repeats of finalists" if repeats else ""
+    say(console, f"estimate: about {float(f'{samples:.2g}'):,.0f} samples in all trials{more}{also}")
     if table.stream:
         say(
             console,
             f"streaming: a trial that is not stopped reads and decodes {table.stream.cost(rungs[-1])}; all trials "
             f"together {table.stream.cost(samples)}, and each repeat of the final round as much as a trial",
         )
-    _show_cost(plan, data, samples, resources, measure, console)
+    _show_cost(plan, data, samples + again, resources, measure, console)
     say(console, "nothing was run")
 
 
 def _show_cost(
     plan: Plan,
     data: PreparedData,
-    samples: int,
+    samples: float,
     resources: TrialResources | None,
     measure: bool,
     console: Console,
 ) -> None:
-    """Time from a few real steps, where that can be measured, and disk space.
+    """Time of so many samples from a few real steps, where that can be measured, and disk space.
 
     Raises:
         DiskFullError: the checkpoints would have no room.

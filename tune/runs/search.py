@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from trainer.scoring.objectives import objective_value
+from trainer.scoring.part import chosen_clips
+from trainer.scoring.translation import TRANSLATE
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import HeldOutMeasured, TrialProposed
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.options import TRIAL
 from tune.runs.baseline import in_worker, measure_baseline, measure_held_out, measure_untouched
 from tune.runs.candidates import judge_guards, measure_average
-from tune.runs.data import guard_config
+from tune.runs.data import guard_config, what_clips_show
 from tune.runs.final_round import (
     choose_export,
     compare,
@@ -265,9 +267,13 @@ def _say_what_a_trial_is(session: Session) -> None:
         f"{resources.concurrent} at a time with {each}"
     )
     if clips := session.state.trial_clips:
-        every = len(session.data.splits["validation"])
+        base, split = session.base, session.data.splits["validation"]
         session.say(
-            f"trials are measured on {clips:,} of {every:,} validation clips, always the same ones, and finalists on "
-            f"all of them (--set max_eval_clips={every}: trials too)"
+            f"trials are measured on {clips:,} of {len(split):,} validation clips, always the same ones, and finalists "
+            f"on all of them (--set max_eval_clips={len(split)}: trials too)"
         )
+        if base.task != TRANSLATE:
+            wanted = session.state.baseline.trial_clips or clips  # of several sources fewer than there are
+            part = chosen_clips(split.origins.sources, wanted, base.data_seed)
+            session.say(what_clips_show(base, map(split.text, part)))
     session.console.print()

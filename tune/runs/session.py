@@ -92,7 +92,7 @@ class Session:
             for line in plan.describe(resources):
                 say(console, line)
             if not plan.is_training and plan.base.task != TRANSLATE:
-                say(console, what_clips_show(plan.base, table))
+                say(console, what_clips_show(plan.base, (clip.text for clip in table.splits["validation"])))
             data = prepare_features(plan.base, console, table, augments=plan.augments)
             splits = b"" if resumed or data.stream else data.encode_splits(table)
             del table  # of a million clips it takes gigabytes

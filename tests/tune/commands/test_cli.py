@@ -102,10 +102,11 @@ def test_dry_run_shows_the_plan_and_leaves_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert (
-        main(["--space", "lr_batch.yaml", "--trials", "5", "--epochs", "2", "--dry-run", "--seed", "3"]) == 0
+        main(["--space", "lr_batch.yaml", "--trials", "8", "--epochs", "2", "--dry-run", "--seed", "3"]) == 0
     )
     printed = capsys.readouterr().out
-    told = "learning_rate|001|002|003|rungs at|5 trials|estimate: about|validation clips: diff"
+    told = "learning_rate|001|002|003|rungs at|8 trials|estimate: about|validation clips: diff"
+    told += "|, and 6,400 in the 4 repeats of finalists"
     assert [text for text in told.split("|") if text not in printed] == []
     assert printed.endswith("nothing was run\n")
     assert "004 " not in printed

@@ -4,7 +4,6 @@ import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -59,9 +58,7 @@ def test_batches_under_conditions_are_those_that_a_trial_can_have(tmp_path: Path
 )
 def test_what_the_clips_can_show(clips: int, words: int, told: str) -> None:
     """Of models that differ in a tenth of the words, by chance, 95 of 100 pairs lie within what is called noise."""
-    rows = [SimpleNamespace(text=" ".join(["Door,"] * words))] * clips
-    table: Any = SimpleNamespace(splits={"validation": rows})
-    assert what_clips_show(TrainConfig(language="en"), table) == told
+    assert what_clips_show(TrainConfig(language="en"), [" ".join(["Door,"] * words)] * clips) == told
     if " under " in told:
         points = float(told.split(" under ")[1].split(maxsplit=1)[0])
         drawn = np.random.default_rng(0).choice([-1, 0, 1], (2000, clips * words), p=[0.05, 0.9, 0.05])

@@ -53,6 +53,7 @@ def test_trials_are_compared_as_they_are_measured_and_finalists_on_all_in_the_wh
         "trials are measured on 500 of 540 validation clips, always the same ones, and finalists on all"
         in told
     )
+    assert "\n500 validation clips: differences under " in told
     state = Experiment.read(Storage.parse(str(tmp_path / "experiments")).experiment("judged")).state
     part, every = state.trial_base_rates, state.base_rates
     assert (part["clips"], every["clips"]) == (500, 540)
