@@ -152,12 +152,10 @@ def test_a_command_is_accepted_or_marked(command: str, block: Block) -> None:
 
 @pytest.mark.usefixtures("_only_parse")
 def test_commands_and_options_that_the_text_names_are_there() -> None:
-    words = [
-        [],
-        *([word] for word in COMMANDS),
-        *(["cluster", word] for word in ("create", "scale", "delete")),
-    ]
-    parsers = [accepted([*each, "--help"]).parser for each in words]
+    parsers = [accepted([*each, "--help"]).parser for each in ([], *([word] for word in COMMANDS))]
+    for action in [action for parser in parsers for action in parser._actions]:
+        if isinstance(action, argparse._SubParsersAction):
+            parsers += action.choices.values()
     options = OTHERS_OPTIONS.union(*(parser._option_string_actions for parser in parsers))
     wrong = [
         (page, span)

@@ -23,49 +23,51 @@ if TYPE_CHECKING:
     from google.cloud.aiplatform.vertex_ray.util.resources import Resources
     from rich.console import Console
 
-_EPILOG = """\
-on Vertex AI (pip install 'tune-whisper[vertex]'), by Google's SDK:
-  tune-whisper cluster create FILE.yaml         create a cluster
-  tune-whisper cluster scale NAME --workers N   more or fewer workers
-  tune-whisper cluster delete NAME              delete a cluster
-  each has its own --help, shows what it will do, and asks for confirmation
-"""
 _PRICES = "prices: https://cloud.google.com/vertex-ai/pricing"
-_ACTIONS = {
-    "": "Show a Ray cluster: its nodes, CPUs and GPUs, and whether its Ray and Python are those of this machine.",
-    "scale": "Change the number of workers of a cluster on Vertex AI; waits until they are ready.",
-    "create": "Create a Ray cluster on Vertex AI from a YAML file; waits until it runs.",
-    "delete": "Delete a Ray cluster on Vertex AI, even if searches are running on it.",
-}
 
 
-def cluster_parser(action: str = "") -> argparse.ArgumentParser:
+def cluster_parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog=f"tune-whisper cluster {action}".strip(),
-        description=_ACTIONS[action],
-        epilog=None if action else _EPILOG,
+        prog="tune-whisper cluster",
+        description="Show a Ray cluster: its nodes, CPUs and GPUs, and whether its Ray and Python are those of this "
+        "machine.",
     )
-    add = parser.add_argument
-    if not action:
-        add_dashboard(parser)
-        add("--json", action="store_true", help="print JSON")
-        return parser
-    add_vertex(parser)
-    add("--yes", action="store_true", help="do not ask for confirmation")
-    if action == "create":
-        add("file", type=Path, metavar="FILE", help="cluster file; docs/vertex_cluster.yaml is an example")
-    else:
-        add("name", metavar="NAME", help="name, or vertex_ray:// address")
-    if action == "scale":
-        workers_help = "new number of machines, one number for each worker pool"
-        add("--workers", type=int, nargs="+", required=True, metavar="N", help=workers_help)
+    parser.set_defaults(run=_show)
+    add_dashboard(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    actions = parser.add_subparsers(
+        title="on Vertex AI (pip install 'tune-whisper[vertex]'), by Google's SDK",
+        description="Each shows what it will do and asks for confirmation.",
+        metavar="ACTION",
+    )
+    for run, what in (
+        (_create, "create a Ray cluster from a YAML file; waits until it runs"),
+        (_scale, "change the number of workers of a cluster; waits until they are ready"),
+        (_delete, "delete a cluster, even if searches are running on it"),
+    ):
+        # What is given before the action stays: an option has no default behind it.
+        action = actions.add_parser(
+            run.__name__[1:], help=what, description=what, argument_default=argparse.SUPPRESS
+        )
+        action.set_defaults(run=run)
+        add_vertex(action)
+        add = action.add_argument
+        add("--yes", action="store_true", default=False, help="do not ask for confirmation")
+        if run == _create:
+            add(
+                "file", type=Path, metavar="FILE", help="cluster file; docs/vertex_cluster.yaml is an example"
+            )
+        else:
+            add("name", metavar="NAME", help="name, or vertex_ray:// address")
+        if run == _scale:
+            workers_help = "new number of machines, one number for each worker pool"
+            add("--workers", type=int, nargs="+", required=True, metavar="N", help=workers_help)
     return parser
 
 
 def cluster(words: list[str]) -> int:
-    action = words[0] if words and words[0] in _ACTIONS else ""
-    run = {"scale": _scale, "create": _create, "delete": _delete}.get(action, _show)
-    run(cluster_parser(action).parse_args(words[bool(action) :]), make_console())
+    arguments = cluster_parser().parse_args(words)
+    arguments.run(arguments, make_console())
     return 0
 
 

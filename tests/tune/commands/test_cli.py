@@ -128,6 +128,8 @@ def test_its_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("tune-whisper export --tr", {"--trial "}),
         ("tune-whisper  status --addr", {"--address "}),
         ("tune-whisper transcribe model a.wav --format s", {"srt "}),
+        ("tune-whisper cluster d", {"delete "}),
+        ("tune-whisper cluster scale lab --wo", {"--workers "}),
     ],
 )
 def test_a_shell_completes_words(line: str, ends: set[str], tmp_path: Path) -> None:
