@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import sys
+import time
 import urllib.error
 import urllib.request
 
@@ -11,13 +13,15 @@ from trainer.scoring.objectives import words
 from tune.experiments.events import SearchEnded, TrialEnded
 from tune.experiments.experiment import Experiment
 from tune.tracking.sync import Log, Store, Target
-from tune.util.errors import TrackingError, error_line
+from tune.util.errors import error_line
 
-_SECONDS = 10.0
+_SECONDS = 5.0
+_PAUSES = (1.0, 3.0)
+"""Seconds before the second and the third try."""
 
 
 class Notifier(Store):
-    """Posts what comes to the log from its first sync on. What could not be posted is dropped: later it is no news."""
+    """Posts what comes to the log from its first sync on. What could not be posted is printed instead."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()
@@ -44,15 +48,23 @@ class Notifier(Store):
             self._post(f"{saved.name}: {text}")
 
     def _post(self, text: str) -> None:
+        """Post one text, or print why it could not be posted; the address is a secret and not shown."""
         body = json.dumps({"text": text}).encode()
-        try:
-            request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
-            with urllib.request.urlopen(request, timeout=_SECONDS):
-                pass
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            # Neither its text nor the address, which is a secret, is shown.
-            why = f"HTTP {error.code}" if isinstance(error, urllib.error.HTTPError) else type(error).__name__
-            raise TrackingError(f"--notify: nothing could be posted ({why})") from None
+        for pause in (*_PAUSES, None):
+            try:
+                request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
+                with urllib.request.urlopen(request, timeout=_SECONDS):
+                    return
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                why = (
+                    f"HTTP {error.code}"
+                    if isinstance(error, urllib.error.HTTPError)
+                    else type(error).__name__
+                )
+            if pause is None:
+                print(f"warning: --notify: not posted ({why}): {text}", file=sys.stderr)
+            else:
+                time.sleep(pause)
 
 
 def _best(saved: Experiment) -> float | None:

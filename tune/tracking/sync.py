@@ -281,8 +281,7 @@ class Sync:
         target = self._target
         events = _from(target.folder.path / EVENTS_FILE, 0).count(b"\n")
         waiting = {name: events - number for name, number in self._delivered.items() if events > number}
-        if waiting.pop("notify", 0) and not waiting:
-            return self.problem  # what is old is no news: no later sync posts it
+        waiting.pop("notify", None)  # what is old is no news: no later sync posts it
         if not waiting:
             return None
         command = f"tune-whisper sync {shlex.quote(target.folder.name)}{target.option}"
