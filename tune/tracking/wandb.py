@@ -11,12 +11,12 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.files import write_whole
 from trainer.scoring.objectives import named_rates
-from tune.experiments.events import Evaluated
+from tune.experiments.events import Entry, Evaluated
 from tune.experiments.results import TRACKING_FILE
 from tune.search.records import role_of
 from tune.tracking.sync import Log, Store, Target
@@ -50,25 +50,22 @@ class WandbStore(Store):
     def sync(self, log: Log) -> None:
         rows, progress = log.progress(self.progress)
         log.read()  # after the progress: W&B takes nothing below the step that a run has reached
-        if not rows and self.delivered == len(log.entries):
+        entries = log.entries[self.delivered :]
+        if not rows and not entries:
             return
-        state = log.saved.state
-        points: dict[str, list[tuple[int, dict[str, Any]]]] = {}
-        for row in rows:
-            values = {f"train/{name}": row["metrics"].get(name) for name in _TRAINING}
-            points.setdefault(row["trial_id"], []).append(
-                (int(row["metrics"].get("samples_seen", 0)), values)
-            )
-        changed = set(points)
-        for entry in log.entries[self.delivered :]:
-            changed.add(getattr(entry.event, "trial_id", ""))
-            if isinstance(event := entry.event, Evaluated):
-                values = {"epoch": event.epoch, **event.metrics, **named_rates(event.sources)}
-                points.setdefault(event.trial_id, []).append((event.samples_seen, values))
+        state, points = log.saved.state, _points(rows, entries)
+        changed = {*points, *(getattr(entry.event, "trial_id", "") for entry in entries)}
         with self._calls():
             for trial in [*state.records.all(), *state.repeats.all()]:
-                if trial.begun and trial.trial_id in changed:
-                    self._write(log.saved, trial, points.get(trial.trial_id, []))
+                if not trial.begun or trial.trial_id not in changed:
+                    continue
+                if trial.trial_id not in self._runs:
+                    run = self._runs[trial.trial_id] = self._open(log.saved, trial)
+                    if (
+                        run.offline
+                    ):  # it has a new folder, and `wandb sync` keeps of a run what its last one has
+                        points = _points(log.progress(0)[0], log.entries)
+                self._write(log.saved, trial, points.get(trial.trial_id, []))
             if state.ended:
                 for name in list(self._runs):
                     self._finish(state.run(name))
@@ -76,10 +73,7 @@ class WandbStore(Store):
         write_whole(self._state, json.dumps({"events": self.delivered, "progress": progress}) + "\n")
 
     def _write(self, saved: Experiment, trial: Trial, points: list[tuple[int, dict[str, Any]]]) -> None:
-        name, objective = trial.trial_id, saved.state.objective
-        if name not in self._runs:
-            self._runs[name] = self._open(saved, trial)
-        run = self._runs[name]
+        objective, run = saved.state.objective, self._runs[trial.trial_id]
         for samples, values in sorted(points, key=lambda point: point[0]):
             if samples >= run.step:
                 run.log(_finite(values), step=samples)
@@ -155,6 +149,21 @@ def check_account() -> None:
         raise TrackingError(
             "--track wandb: no account; set WANDB_API_KEY, run `wandb login`, or set WANDB_MODE=offline"
         )
+
+
+def _points(
+    rows: Sequence[dict[str, Any]], entries: Sequence[Entry]
+) -> dict[str, list[tuple[int, dict[str, Any]]]]:
+    """What was measured, by trial, with the samples seen."""
+    points: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for row in rows:
+        values = {f"train/{name}": row["metrics"].get(name) for name in _TRAINING}
+        points.setdefault(row["trial_id"], []).append((int(row["metrics"].get("samples_seen", 0)), values))
+    for entry in entries:
+        if isinstance(event := entry.event, Evaluated):
+            values = {"epoch": event.epoch, **event.metrics, **named_rates(event.sources)}
+            points.setdefault(event.trial_id, []).append((event.samples_seen, values))
+    return points
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:

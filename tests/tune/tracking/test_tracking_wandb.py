@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,9 @@ def records(path: Path) -> Iterator[Record]:
 
 
 def offline_runs(folder: Path) -> dict[str, tuple[dict[str, Any], dict[int, dict[str, Any]]]]:
-    """Of each run by its name: the last summary, and what was logged by step."""
+    """Of each run by its name, in its last folder: the last summary, and what was logged by step."""
     found = {}
-    for path in folder.glob("wandb/offline-run-*/*.wandb"):
+    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
         name, summary, history = "", dict[str, Any](), dict[int, dict[str, Any]]()
         for record in records(path):
             name = record.run.display_name or name
@@ -91,6 +92,25 @@ def test_a_run_for_each_trial_and_repeat(tmp_path: Path, monkeypatch: pytest.Mon
         assert summary.get("best_wer") == run.best_value
         as_measured = made.saved.state.base_rates_for(run)["wer"]
         assert summary["baseline_wer"] == as_measured == (60.0 if run.trial_id == "001-r1" else 30.0)
+
+
+def test_the_last_folder_of_a_resumed_offline_run_has_all_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`wandb sync` replaces what earlier folders of a run had."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    made = MadeLog(tmp_path / "exp")
+    (made.folder / "tracking").mkdir()
+    made.session()
+    made.begin("001")
+    for samples, wer in ((384, 40.0), (1088, 30.0)):
+        made.measure("001", samples, wer)
+        WandbStore(made.target()).sync(Log(made.experiment))
+        wandb.teardown()
+        time.sleep(1.1)  # the second is in the folder's name
+    assert len(list(made.folder.glob("wandb/offline-run-*"))) == 2
+    [(_, history)] = offline_runs(made.folder).values()
+    assert [(step, row["wer"]) for step, row in history.items()] == [(384, 40.0), (1088, 30.0)]
 
 
 def test_without_an_account_it_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
