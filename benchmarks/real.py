@@ -40,7 +40,7 @@ RATES = (1e-5, 2.5e-5, 5e-5, 1e-4, 2e-4)
 AUTO, WHOLE = None, 30.0
 """Windows in seconds: `auto` is 13.6 s for the German clips, 10.1 s for the Cherokee ones."""
 UNTOUCHED = (30.0, 20.0, 15.0, 10.0, 7.5, 6.0)
-"""Windows in which the untouched model is measured, on German clips of at most 5.5 s."""
+"""Windows in which the base model is measured, on German clips of at most 5.5 s."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,7 +261,7 @@ def read_results() -> dict[Run, dict[str, Any]]:
 
 
 def print_tables(results: dict[Run, dict[str, Any]]) -> None:
-    """Markdown: the untouched models, labels with and without the first space, windows, rates."""
+    """Markdown: the base models, labels with and without the first space, windows, rates."""
     print(
         "\n| data | rate | window | seed | space | times | samples | s a sample | validation WER, CER | test WER, CER ",
         end="",
@@ -273,7 +273,7 @@ def print_tables(results: dict[Run, dict[str, Any]]) -> None:
         both = [row["validation"], row["test"]]
         cells = [
             run.data,
-            f"{run.rate:g}" if run.rate else "untouched",
+            f"{run.rate:g}" if run.rate else "before fine-tuning",
             window_name(run) if run.rate or run.window else "",
             str(run.seed) if run.rate else "",
             ("yes" if run.leading_space else "no") if run.rate else "",

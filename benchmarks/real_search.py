@@ -1,4 +1,4 @@
-"""Searches with a real Whisper on real speech: what is exported beside the untouched model, on test clips.
+"""Searches with a real Whisper on real speech: what is exported beside the base model, on test clips.
 
     python benchmarks/real_search.py --model FOLDER --german FOLDER --cherokee FOLDER [--minutes 100]
 
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def search(data: str, seed: int, model: Path, table: Path, work: Path) -> dict[str, Any]:
-    """One search to its end, its export, and what that and the untouched model come to on the test clips."""
+    """One search to its end, its export, and what that and the base model come to on the test clips."""
     from trainer.data.prepared import prepare
 
     name, storage = f"{data}-{seed}", ["--storage", str(work / "experiments")]
@@ -112,8 +112,11 @@ def read_results() -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def print_table(results: dict[tuple[str, int], dict[str, Any]]) -> None:
-    """Markdown: WER and CER on the test clips, and the mean of the seeds beside the untouched model, paired by clip."""
-    print("| data | seed | untouched WER, CER | exported WER, CER | settings | minutes |\n|" + " --- |" * 6)
+    """Markdown: WER and CER on the test clips, and the mean of the seeds beside the base model, paired by clip."""
+    print(
+        "| data | seed | WER, CER before fine-tuning | exported WER, CER | settings | minutes |\n|"
+        + " --- |" * 6
+    )
     for (data, seed), row in results.items():
         before, after = (row[which]["test"] for which in ("untouched", "exported"))
         settings = ", ".join(
@@ -131,8 +134,8 @@ def print_table(results: dict[tuple[str, int], dict[str, Any]]) -> None:
         found = compare(errors, np.asarray(before["errors"], float), np.asarray(before["words"], float))
         mean = statistics.fmean(row["exported"]["test"]["wer"] for row in rows)
         print(
-            f"{data}: test WER {mean:.2f} % (mean of {len(rows)} seeds), untouched {before['wer']:.2f} %; difference "
-            f"{found.difference:.2f} points, 95 % interval {found.interval}, p {found.p_value:.3g}"
+            f"{data}: test WER {mean:.2f} % (mean of {len(rows)} seeds), before fine-tuning {before['wer']:.2f} %; "
+            f"difference {found.difference:.2f} points, 95 % interval {found.interval}, p {found.p_value:.3g}"
         )
 
 

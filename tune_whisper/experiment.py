@@ -35,7 +35,7 @@ class Experiment:
     status: Status
     """`unfinished`: it runs, or was interrupted and can be resumed; `planned`: by a dry run, nothing of it is there."""
     baseline_wer: float | None = None
-    """Of the untouched base model, measured as `wer` was: in the same window, on the same clips."""
+    """Of the base model, measured as `wer` was: in the same window, on the same clips."""
     runs: Mapping[str, Trial] = dataclasses.field(default_factory=dict)
     """All trainings by their ids: trials (`001`), finalists trained again with other seeds (`001-r1`), and means of the
     weights of those (`001-a1`).

@@ -46,7 +46,7 @@ class LearningCurves:
     budget: int
     default_learning_rate: float
     baseline: float
-    """WER of the untouched model in percent."""
+    """WER of the base model in percent."""
     floor: float
     """WER that perfect settings come to."""
     best_rate: float

@@ -20,7 +20,7 @@ the widest is what others search for large-v3, 1e-5 to 1e-3."""
 _DEMO_LORA = 5e-3
 """Measured: 28.7 % WER, with 2e-3 32.6 %, with 1e-2 29.5 % (rank 16, 4 epochs)."""
 STEPS: tuple[tuple[float, float], ...] = ((40.0, 0.4), (80.0, 2.0), (math.inf, 4.0))
-"""Below which WER of the untouched model, in percent, the rate of its size is taken how many times: a model that knows
+"""Below which WER of the base model, in percent, the rate of its size is taken how many times: a model that knows
 the language forgets at rates at which another one learns it. By whisper-base (`benchmarks/real.py`): German (22.6 %) is
 best at 1e-5, over a bad telephone line (67 %) 5e-5 is no worse, Cherokee (110 %) is best at 5e-5 and 1e-4."""
 
@@ -30,7 +30,7 @@ def default_learning_rate(config: TrainConfig, base_wer: float | None = None) ->
 
     Args:
         config: the model and how it is trained.
-        base_wer: of the untouched model on the validation split, in percent; None where it is not known. The error of
+        base_wer: of the base model on the validation split, in percent; None where it is not known. The error of
             a translation is no share of words and changes nothing.
     """
     lora = config.method == "lora"

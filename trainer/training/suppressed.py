@@ -1,7 +1,7 @@
 """What the training texts hold may be written: OpenAI's models are kept from some ninety signs, such as brackets.
 
 The list is taken short where a training makes its model, in all trials and workers alike and after a resume, and saved
-with the weights; so evaluations, averages and exports decode with it. The untouched model has its own.
+with the weights; so evaluations, averages and exports decode with it. The base model has its own.
 """
 
 from __future__ import annotations

@@ -32,11 +32,11 @@ it hears it again, in the whole window (evaluation loss of the demo after 4 epoc
 _STEP = 16
 """Windows are whole multiples of so many frames: the encoder halves them, and GPUs like multiples of 8."""
 _LEAST_SHARE = 1 / 3
-"""Of the model's own window. In a shorter one an untouched Whisper does not find the end of a clip and repeats itself:
+"""Of the model's own window. In a shorter one Whisper before fine-tuning misses the end of a clip and repeats itself:
 whisper-base has 20.7 % WER on 40 German clips of at most 5.5 s in 10 s, 72.3 % in 7.5 s, 194.2 % in 6 s
 (benchmarks/README.md; ggml-org/whisper.cpp#1951, where it is called `audio_ctx`)."""
 GUARD_CLIPS = 64
-"""Validation clips on which the untouched model is compared in a training's window and in its whole one."""
+"""Validation clips on which the base model is compared in a training's window and in its whole one."""
 _MORE_TOKENS = 1.2
 _MORE_POINTS, _MORE_SHARE = 1.0, 0.05
 _UNUSABLE = 80.0
@@ -116,7 +116,7 @@ class Written:
 
 
 def window_problem(whole: Written, short: Written) -> str | None:
-    """Why the untouched model cannot be trusted in a training's window, in words; None where it can."""
+    """Why the base model cannot be trusted in a training's window, in words; None where it can."""
     if sum(short.tokens) > _MORE_TOKENS * sum(whole.tokens):
         return f"it writes {sum(short.tokens):,} tokens instead of {sum(whole.tokens):,}"
     cut, before = (sum(count >= each.limit for count in each.tokens) for each in (short, whole))

@@ -18,7 +18,7 @@ def sync_parser() -> argparse.ArgumentParser:
         prog="tune-whisper sync",
         description="Send results to MLflow and the other stores of a search that they have not received, because they "
         "could not be reached before the search ended.",
-        epilog="--resume does this by itself.",
+        epilog="--resume does the same.",
     )
     parser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment")
     add_storage(parser)

@@ -74,7 +74,7 @@ class Data:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """The untouched base model on the validation split."""
+    """The base model on the validation split."""
 
     rates: dict[str, float]
     """Those of `RATES` that are known, in percent, `loss`, `clips`."""
@@ -285,7 +285,7 @@ class ExportChosen(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeldOutMeasured(Event):
-    """A run, and the base model, on the test split, which chose nothing."""
+    """A run, and the base model, on the held-out test split."""
 
     run: str
     rates: dict[str, float]

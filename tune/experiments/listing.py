@@ -55,7 +55,7 @@ class ExperimentLine:
 
     @property
     def gain(self) -> float | None:
-        """Points below the untouched base model; negative where nothing beat it."""
+        """Points below the base model; negative where nothing beat it."""
         return None if self.baseline is None or self.best is None else self.baseline - self.best
 
     def to_dict(self) -> dict[str, Any]:

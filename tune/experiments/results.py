@@ -246,7 +246,7 @@ def parse_clips(content: bytes) -> ClipErrors | None:
 
 
 def no_gain_line(state: SearchState) -> str | None:
-    """The first line about a model that is no better than the untouched one; else None."""
+    """The first line about a model that is no better than the base model; else None."""
     value, base = state.value, state.comparable_base
     if value is None or value < base:
         return None

@@ -130,7 +130,7 @@ class SearchState:
 
     @property
     def base_rates(self) -> dict[str, float]:
-        """Rates of the untouched base model; empty before it was measured."""
+        """Rates of the base model; empty before it was measured."""
         return self.baseline.rates
 
     @property
@@ -345,7 +345,7 @@ class SearchState:
 
     @property
     def comparable_base(self) -> float:
-        """The untouched base model's objective in percent, measured as `value` was."""
+        """The base model's objective in percent, measured as `value` was."""
         best = self.best() if self.verdict is None else None
         return objective_value(self.base_rates_for(best) if best else self.base_rates)
 

@@ -90,7 +90,7 @@ def model_card(
         objective=objective,
         decides=objective_words(config.objective),
         intervals=any(f"{objective}_interval" in each for pair in rates.values() for each in pair.values()),
-        judged="test" if "test" in rates else next(iter(rates)),  # the split that chose nothing
+        judged="test" if "test" in rates else next(iter(rates)),
         place=PLACE,
         runtimes={name: FORMATS[name].runtime for name in CONVERTED},
         data=short_source(config.data),

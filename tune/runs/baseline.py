@@ -34,18 +34,18 @@ _LOSES_TIMES = 80.0
 
 
 def measure_baseline(session: Session) -> Baseline:
-    """The base model untouched, on the validation split; its errors by clip are written for the report.
+    """The base model on the validation split; its errors by clip are written for the report.
 
     Raises:
         UserError: the model cannot be used.
     """
     began, base = time.time(), session.plan.base
     if base.full_window_evaluation:
-        found = measure_untouched(session, base)
+        found = measure_base_model(session, base)
         problem = _choose_window(session, found)
     else:
         problem = _choose_window(session, None)
-        found = measure_untouched(session, session.plan.base)
+        found = measure_base_model(session, session.plan.base)
     session.say(
         f"baseline: {base.model} before fine-tuning has {found.describe()} on {found.rates['clips']} validation clips"
     )
@@ -84,11 +84,11 @@ def measure_baseline(session: Session) -> Baseline:
 
 
 def _choose_window(session: Session, whole: Evaluation | None) -> str:
-    """Have trainings use the model's whole window where the untouched one cannot be trusted in a shorter one.
+    """Have trainings use the model's whole window where the base model cannot be trusted in a shorter one.
 
     Args:
         session: its plan is changed.
-        whole: the untouched model in its whole window, where all clips were measured in it.
+        whole: the base model in its whole window, where all clips were measured in it.
 
     Returns:
         what speaks against the shorter one, or nothing.
@@ -103,10 +103,10 @@ def _choose_window(session: Session, whole: Evaluation | None) -> str:
     every = range(len(clips))
     if whole is None or base.objective != "clips":  # by which each source's share is that of these clips
         whole_base = base.replace(full_window_evaluation=True)
-        before = measure_untouched(session, whole_base, clips=clips).written(every)
+        before = measure_base_model(session, whole_base, clips=clips).written(every)
     else:
         before = whole.written(clips)
-    short = measure_untouched(session, base.replace(full_window_evaluation=False), clips=clips)
+    short = measure_base_model(session, base.replace(full_window_evaluation=False), clips=clips)
     problem = window_problem(before, short.written(every))
     if problem is None:
         return ""
@@ -134,7 +134,7 @@ def _as_trials(session: Session, part: int | None) -> Evaluation | None:
         return None
     clips = part and chosen_clips(session.data.splits["validation"].origins.sources, part, base.data_seed)
     measured = base if whole else base.replace(full_window_evaluation=False)
-    return measure_untouched(session, measured, clips=clips or None)
+    return measure_base_model(session, measured, clips=clips or None)
 
 
 def _frames(session: Session) -> tuple[int, int]:
@@ -154,7 +154,7 @@ def measure_held_out(
         inputs = session.inputs(config)
         found = begin_in_worker(evaluate_checkpoint, inputs, files, str(run.checkpoint), "test")
         whole = session.plan.base.replace(full_window_evaluation=True)
-        base = measure_untouched(session, whole, "test")  # beside it, where there is room
+        base = measure_base_model(session, whole, "test")  # beside it, where there is room
         with doing(session.console, "measuring the test split"):
             return found(), base
     except (UserError, ray.exceptions.RayError) as error:
@@ -162,7 +162,7 @@ def measure_held_out(
         return None
 
 
-def measure_untouched(
+def measure_base_model(
     session: Session,
     config: TrainConfig,
     split: str = "validation",
@@ -170,7 +170,7 @@ def measure_untouched(
     clips: Sequence[int] | None = None,
     guard: str | None = None,
 ) -> Evaluation:
-    """The untouched model as these settings measure it, on some clips or all of a split, or of a guard."""
+    """The base model as these settings measure it, on some clips or all of a split, or of a guard."""
     whole = config.full_window_evaluation
     where = f" on {guard}" if guard else "" if whole else " in the trainings' window"
     if clips is not None and len(clips) == len(session.data.splits[split]):

@@ -40,7 +40,7 @@ class Outcome:
 
 
 def print_gain(outcome: Outcome, console: Console) -> None:
-    """By how much the result is better than the untouched model, and how sure that is; nothing where it is not."""
+    """By how much the result is better than the base model, and how sure that is; nothing where it is not."""
     analysis = Analysis(outcome.plan.experiment_folder, outcome.state, stage="finished", storage_option="")
     points, _, rest = analysis.gain_text.partition(" ")
     if points:
@@ -55,7 +55,7 @@ def print_tested(outcome: Outcome, console: Console) -> None:
 
 
 def print_no_gain(state: SearchState, console: Console) -> None:
-    """The first line of a summary whose model is no better than the untouched one, where nothing is left to train."""
+    """The first line of a summary whose model is no better than the base model, where nothing is left to train."""
     if not state.something_is_left and (line := no_gain_line(state)):
         console.print(f"[yellow]{escape(line)}[/]", soft_wrap=True)
 

@@ -15,7 +15,7 @@ from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import HeldOutMeasured, TrialProposed
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.options import TRIAL
-from tune.runs.baseline import in_worker, measure_baseline, measure_held_out, measure_untouched
+from tune.runs.baseline import in_worker, measure_base_model, measure_baseline, measure_held_out
 from tune.runs.candidates import judge_guards, measure_average
 from tune.runs.data import guard_config, what_clips_show
 from tune.runs.final_round import (
@@ -180,7 +180,7 @@ def measure_models(session: Session) -> None:
         config = guard_config(session.base, guard)
         digest = session.guards[guard.data].splits["validation"].digest()
         if run is None:
-            return measure_untouched(session, config, guard=guard.data), digest
+            return measure_base_model(session, config, guard=guard.data), digest
         inputs = session.inputs(config.replace(**run.config), guard.data)
         found = in_worker(evaluate_checkpoint, inputs, files, str(run.checkpoint), "validation")
         return found, digest
@@ -193,7 +193,7 @@ def measure_models(session: Session) -> None:
 
 
 def measure_test_split(session: Session) -> None:
-    """The chosen run, or the training's best, on the test split, which chose nothing, where there is one."""
+    """The chosen run, or the training's best, on the held-out test split, where there is one."""
     state = session.state
     if session.plan.is_training:
         chosen = TRIAL if state.records[TRIAL].status == "completed" else None

@@ -202,7 +202,7 @@ def _is_resumable(outcome: Outcome) -> bool:
 
 
 def _print_result(outcome: Outcome, best: Trial, console: Console) -> None:
-    """What the search came to, and by how much that is better than the untouched base model.
+    """What the search came to, and by how much that is better than the base model.
 
     It begins with the winner's mean: the lowest WER of several trainings, on the clips by which it was chosen, is
     partly their luck, and only told as the WER of the weights that are there.

@@ -83,7 +83,7 @@ class Judge:
         settings: of ASHA and of the limits on a trial's own curve.
         rungs: samples seen; the last one is the full budget, where nothing is decided.
         records: all trials.
-        baseline: objective of the untouched base model in percent.
+        baseline: objective of the base model in percent.
         baseline_loss: its evaluation loss; None where it is not known.
         """
         self._settings = settings
@@ -127,7 +127,7 @@ class Judge:
     def _rising(self, record: Trial, seen: int, now: tuple[float, float]) -> Stop | None:
         """A model that learns to repeat itself: its loss falls at every rung while its WER rises.
 
-        The untouched model is the first point of every curve: with the usual three rungs, at the last of which
+        The base model is the first point of every curve: with the usual three rungs, at the last of which
         nothing is decided, a trial's own points make one step and no two.
         """
         rises = self._settings.rising_rungs

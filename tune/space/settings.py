@@ -21,7 +21,7 @@ class SchedulerSettings:
     max_wer_to_baseline: float = 2.0
     """A trial ends at a rung where its WER is above this many times the base model's; 0 never."""
     rising_rungs: int = 2
-    """A trial ends where WER rose and loss fell at this many rungs in a row, the first beside the untouched model's:
+    """A trial ends where WER rose and loss fell at this many rungs in a row, the first beside the base model's:
     it learns to repeat itself; 0 never."""
 
 

@@ -36,8 +36,10 @@ def experiment_note(saved: Experiment, option: str) -> str:
         return f"{what}, still running."
     lines = [f"{what}.", _result(saved)]
     if held := state.tested:
-        rates = f"{objective_value(held.rates):.2f} %, {objective_value(held.baseline):.2f} % before"
-        lines.append(f"On the test split, which chose nothing: {rates}.")
+        rates = (
+            f"{objective_value(held.rates):.2f} %, {objective_value(held.baseline):.2f} % before fine-tuning"
+        )
+        lines.append(f"On the held-out test split: {rates}.")
     if guards := guards_line(state):
         lines.append(f"Guards: {guards}.")
     course = f"{len(state.records)} trials and {len(state.repeats)} repeats in {clock(state.seconds)}."
@@ -66,9 +68,9 @@ def _result(saved: Experiment) -> str:
         return f"**WER {wer:.2f} %** ({which})."
     baseline = state.comparable_base
     if wer >= baseline:
-        return f"**No gain**: WER {baseline:.2f} % untouched, {wer:.2f} % here ({which})."
+        return f"**No gain**: WER {baseline:.2f} % before fine-tuning, {wer:.2f} % here ({which})."
     gain = f"{baseline - wer:.2f} points, {100 * (baseline - wer) / baseline:.0f} % fewer errors"
-    return f"**WER {wer:.2f} %**, {baseline:.2f} % before: {gain} ({which})."
+    return f"**WER {wer:.2f} %**, {baseline:.2f} % before fine-tuning: {gain} ({which})."
 
 
 def trial_note(record: Trial) -> str:

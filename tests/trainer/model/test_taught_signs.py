@@ -106,7 +106,7 @@ def test_signs_of_the_training_texts_may_be_written(config: TrainConfig, base: P
     after = evaluate(config.replace(model=str(checkpoint)))
     assert after.predictions == ["(" * 8] * 4
     assert rates["cer"] == after.rates["cer"] != before.rates["cer"]
-    assert evaluate(config).predictions == before.predictions  # the untouched model as it is
+    assert evaluate(config).predictions == before.predictions  # the base model as it is
     mean, _ = load_mean(config, [(str(base), 0.5), (str(checkpoint), 0.5)])
     assert mean.generation_config.suppress_tokens == found["suppress_tokens"]
 

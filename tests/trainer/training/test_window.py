@@ -75,7 +75,7 @@ def test_auto_is_the_longest_clip_and_no_clip_is_cut(small_config: TrainConfig, 
 def test_a_window_that_is_chosen_is_a_third_of_the_models_own_at_least(
     small_config: TrainConfig, clips: PreparedData, asked: Any
 ) -> None:
-    """In less an untouched Whisper does not find the end of a clip."""
+    """In less Whisper before fine-tuning does not find the end of a clip."""
     chosen = small_config.replace(audio_window=asked)
     assert window_frames(chosen, clips, 3000) == least_frames(3000) == 1008
     stream = TrainConfig(data="shards", streaming=True, audio_window=3, max_samples=8)

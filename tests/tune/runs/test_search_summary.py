@@ -95,7 +95,7 @@ def test_one_lucky_seed_below_the_base_model_is_no_gain(tmp_path: Path) -> None:
     assert lines[0].startswith("no gain: ")
     assert "(WER 10.20 %) does not beat the base model (10.10 %)" in lines[0]
     saved = Experiment.read(Storage.parse(tmp_path / "below").experiment("made"))
-    told = "\n**No gain**: WER 10.10 % untouched, 10.20 % here (settings of trial 004: `"
+    told = "\n**No gain**: WER 10.10 % before fine-tuning, 10.20 % here (settings of trial 004: `"
     assert told in experiment_note(saved, ""), "in MLflow too"
 
 

@@ -130,7 +130,7 @@ def test_a_wer_that_rises_while_the_loss_falls_ends_a_trial(
         (None, None, [(100, 41.0, 2.0), (300, 42.0, 1.0)], None),
     ],
 )
-def test_the_untouched_model_is_the_first_point_of_a_curve(
+def test_the_base_model_is_the_first_point_of_a_curve(
     baseline: float | None, loss: float | None, curve: list[tuple[int, float, float]], expected: str | None
 ) -> None:
     """With the usual three rungs, of which the last ends nobody, there are but two of the trial's own."""

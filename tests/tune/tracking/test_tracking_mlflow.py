@@ -165,8 +165,8 @@ def test_the_run_of_a_search(in_steps: MadeLog, database: str) -> None:
     files = {file.path for file in client.list_artifacts(parent.info.run_id)}
     assert files == {"experiment.yaml", "results.json", "space.yaml", "report"}
     note = parent.data.tags["mlflow.note.content"]
-    assert "\n**WER 11.00 %**, 60.00 % before: 49.00 points, 82 % fewer errors (settings of trial 001" in note
-    assert "On the test split, which chose nothing: 14.00 %, 62.00 % before." in note
+    assert "\n**WER 11.00 %**, 60.00 % before fine-tuning: 49.00 points, 82 % fewer errors" in note
+    assert "On the held-out test split: 14.00 %, 62.00 % before fine-tuning." in note
 
 
 def test_the_runs_of_its_trials(in_steps: MadeLog, database: str) -> None:
@@ -275,7 +275,8 @@ def test_a_single_training_is_one_run(tmp_path: Path, database: str) -> None:
     note = run.data.tags["mlflow.note.content"]
     assert note.startswith("One training of `demo` on `demo`, language `en`, outside a search.\n")
     assert (
-        "\n**WER 12.00 %**, 60.00 % before" in note and "\nCompleted: WER 12.00 % at 3,200 samples.\n" in note
+        "\n**WER 12.00 %**, 60.00 % before fine-tuning" in note
+        and "\nCompleted: WER 12.00 % at 3,200 samples.\n" in note
     )
     assert run.data.params["effective_batch_size"] == "8"
     assert run.data.metrics.items() >= {"baseline_wer": 60.0, "best_wer": 12.0, "wer_gain": 48.0}.items()

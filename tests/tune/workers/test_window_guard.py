@@ -62,7 +62,7 @@ def test_trials_are_compared_as_they_are_measured_and_finalists_on_all_in_the_wh
     # With such a learning rate they are the base model still.
     assert [wer for _, wer in trial.evaluations] == [part["wer"]] * 2
     assert trial.losses == [pytest.approx(part["loss"], rel=1e-5)] * 2
-    assert trial.stop is None, "an untouched model is not worse than itself"
+    assert trial.stop is None, "the base model is not worse than itself"
     for run in (*state.repeats.all(), state.best()):
         assert run.best_value == every["wer"]
         assert run.losses[-1] == pytest.approx(every["loss"], rel=1e-5)
@@ -85,7 +85,7 @@ def test_with_several_sources_both_windows_are_compared_as_a_whole(
             rates={**rates, "clips": len(rows)}, predictions=[], utterances=utterances, **written
         )
 
-    monkeypatch.setattr(baseline, "measure_untouched", measure)
+    monkeypatch.setattr(baseline, "measure_base_model", measure)
     plan = search_plan(Storage.parse(tmp_path), space="lr_batch", settings={"objective": "sources"})
     plan.folder.mkdir()
     split = type(
