@@ -1,5 +1,7 @@
 """Pages of the project: what one holds, read without a browser, and how it looks in a real one."""
 
+import dataclasses
+import itertools
 import json
 import re
 import shutil
@@ -14,13 +16,15 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 sys.path.insert(0, str(DOCS))
 try:
-    import screenshot_report as screenshots
+    import screenshot
 finally:
     sys.path.remove(str(DOCS))
 
 needs_chromium = pytest.mark.skipif(
     not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs Chromium"
 )
+DESKTOP, PHONE = 1280, 390
+"""Widths in CSS pixels."""
 MARKS = """return [...document.querySelectorAll('figure .plot')].map(plot => [plot.getAttribute('aria-label'),
   plot.querySelector('svg').getBoundingClientRect().width,
   plot.querySelectorAll('.point, .scatter path, .hm, .parcoords .y-axis').length])
@@ -104,9 +108,45 @@ def _strings(value: Any) -> list[str]:
     return [text for each in inside for text in _strings(each)]
 
 
-def look_at(browser: Any, page: Path, width: str = "DESKTOP", *, dark: bool = False) -> Any:
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What a browser made of a page."""
+
+    text: str
+    requests: list[str]
+    """Addresses that it asked for, but for the page's own and what the page holds itself."""
+    console: list[str]
+    """Errors and warnings."""
+    too_wide: int
+    """CSS pixels by which the page is wider than the screen."""
+
+
+def look(browser: Any, page: Path, width: int = DESKTOP, *, dark: bool = False) -> Seen:
+    """Open a page on a screen of this width."""
+    screenshot.resize(browser, width, 900)
+    theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
+    browser.get_log("performance"), browser.get_log("browser")  # forget what was before
+    browser.get(page.as_uri())
+    root = "document.documentElement"
+    # The first is the width laid out, bars left out.
+    laid_out, needed = browser.execute_script(f"return [{root}.clientWidth, {root}.scrollWidth]")
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [message for message in messages if message["method"] == "Network.requestWillBeSent"]
+    asked = [message["params"]["request"]["url"] for message in sent]
+    console = [entry["message"] for entry in browser.get_log("browser")]
+    return Seen(
+        text=browser.execute_script("return document.body.innerText"),
+        # Chromium's own first tab may still load.
+        requests=[url for url in asked if not url.startswith(("data:", "chrome")) and url != page.as_uri()],
+        console=[text for text in console if "GPU stall" not in text],  # WebGL without a GPU is slow
+        too_wide=max(0, needed - laid_out),
+    )
+
+
+def look_at(browser: Any, page: Path, width: int = DESKTOP, *, dark: bool = False) -> Seen:
     """Open a page, which must be quiet, must fit, and in which every figure must be drawn; what was seen."""
-    seen = screenshots.look(browser, page, getattr(screenshots, width), dark=dark)
+    seen = look(browser, page, width, dark=dark)
     assert (seen.requests, seen.console, seen.too_wide) == ([], [], 0)
     for caption, across, marks in browser.execute_script(MARKS):
         assert caption and across > 150 and marks, caption
@@ -115,7 +155,6 @@ def look_at(browser: Any, page: Path, width: str = "DESKTOP", *, dark: bool = Fa
 
 def look_everywhere(page: Path) -> None:
     """On a desk and on a phone, light and dark."""
-    with screenshots.chromium(screenshots.DESKTOP, 1000, logged=True) as browser:
-        for width in ("DESKTOP", "PHONE"):
-            for dark in (False, True):
-                look_at(browser, page, width, dark=dark)
+    with screenshot.chromium() as browser:
+        for width, dark in itertools.product((DESKTOP, PHONE), (False, True)):
+            look_at(browser, page, width, dark=dark)
