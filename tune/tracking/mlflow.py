@@ -139,7 +139,7 @@ class MlflowStore(Store):
         for row in rows:
             points.setdefault(None if saved.is_training else row["trial_id"], []).extend(progress_points(row))
         if new:
-            self._show(saved, experiment_id)
+            self._show(saved, experiment_id, self._own.run_id)
         for record in [] if saved.is_training else state.runs:
             trial, new_points = record.trial_id, points.get(record.trial_id, [])
             if not record.begun or not (new or new_points):
@@ -225,12 +225,13 @@ class MlflowStore(Store):
             ],
         )
 
-    def _show(self, saved: Experiment, experiment_id: str) -> None:
+    def _show(self, saved: Experiment, experiment_id: str, run_id: str) -> None:
         """Let the page of the experiment show what is searched."""
         session, space = saved.state.session, saved.space
         settings = space.parameters if space else [n for each in saved.state.runs for n in each.config]
         gpus = session is not None and session.gpus_per_trial > 0
-        view = trials_view([*settings], saved.state.objective, gpus=gpus)
+        search = None if saved.is_training else run_id
+        view = trials_view([*settings], saved.state.objective, gpus=gpus, search=search)
         if view != self._view:
             self._client.set_experiment_tag(experiment_id, TRIALS_VIEW_TAG, view)
             self._view = view

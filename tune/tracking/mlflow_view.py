@@ -10,15 +10,20 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tune.tracking.mlflow_runs import GPU_HOURS, LOSS, ROLE, SAMPLES, STATUS, WINNER
+from tune.tracking.mlflow_runs import GPU_HOURS, LOSS, PARENT, ROLE, SAMPLES, STATUS, WINNER
 
 _SECTION = "the-search"
 _OURS = {"isReordered": False, "deleted": False, "isGenerated": False}
 _NAME_WIDTH, _FIGURE_WIDTH, _SETTING_WIDTH, _NOTE_WIDTH = 330, 110, 130, 620
 
 
-def trials_view(settings: Sequence[str], objective: str, *, gpus: bool = False) -> str:
-    """The view of the trials: best first, WER and searched settings side by side, and how each ended."""
+def trials_view(
+    settings: Sequence[str], objective: str, *, gpus: bool = False, search: str | None = None
+) -> str:
+    """The view of the trials: best first, WER and searched settings side by side, and how each ended.
+
+    With the id of the search's run only its trials are shown, and not those of an earlier search of the same name.
+    """
     best = f"best_{objective}"
     figures = [best, f"{objective}_gain", SAMPLES, *([GPU_HOURS] if gpus else [])]
     always = {_column("attributes", "Run Name"): _NAME_WIDTH, "duration": _FIGURE_WIDTH}
@@ -29,7 +34,7 @@ def trials_view(settings: Sequence[str], objective: str, *, gpus: bool = False) 
         _column("attributes", "Description"): _NOTE_WIDTH,
     }
     view: dict[str, Any] = {
-        "searchFilter": f'tags.{ROLE} = "trial"',
+        "searchFilter": f'tags.{ROLE} = "trial"' + (f' AND tags.`{PARENT}` = "{search}"' if search else ""),
         "orderByKey": _column("metrics", best),
         "orderByAsc": True,
         "selectedColumns": list(chosen),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ def told(uri: str, name: str) -> dict[str, Any]:
     client = client_of(uri)
     parent = only_parent(client, name)
     runs = {"": client.get_run(parent), **children(client, parent)}
-    found: dict[str, Any] = {"view": client.get_experiment(runs[""].info.experiment_id).tags[TRIALS_VIEW_TAG]}
+    view = client.get_experiment(runs[""].info.experiment_id).tags[TRIALS_VIEW_TAG]
+    found: dict[str, Any] = {"view": view.replace(parent, "the search's run")}
     for key, run in runs.items():
         tags = {name: tag for name, tag in run.data.tags.items() if name not in (POSITION, PARENT)}
         tags = {name: re.sub(r" --storage \S+", "", tag) for name, tag in tags.items()}
@@ -309,6 +311,24 @@ def test_a_run_that_was_deleted_is_left_alone(which: str, made: MadeLog, databas
     experiment = client.get_run(parent).info.experiment_id
     searches = client.search_runs([experiment], "tags.role = 'experiment'")
     assert [run.info.status for run in searches] == ([] if which == "of the search" else ["FINISHED"])
+
+
+def test_a_new_search_with_the_name_of_a_deleted_one_is_shown_alone(made: MadeLog, database: str) -> None:
+    made.whole()
+    made.deliver()
+    client = client_of(database)
+    before = only_parent(client, made.name)
+    made.close()
+    shutil.rmtree(made.folder)
+    again = MadeLog(made.folder, database)
+    again.now += 1000
+    again.whole()
+    again.deliver()
+    experiment = client.get_experiment_by_name(made.name)
+    shown = json.loads(experiment.tags[TRIALS_VIEW_TAG])["searchFilter"]
+    runs = client.search_runs([experiment.experiment_id], shown)
+    assert {run.data.tags["trial_id"] for run in runs} == {"001", "002"} and len(runs) == 2
+    assert before not in {run.data.tags[PARENT] for run in runs}
 
 
 def test_a_log_whose_end_was_lost(made: MadeLog, database: str) -> None:
