@@ -149,9 +149,9 @@ def load_experiment(name: str, *, storage: str | os.PathLike[str] | None = None)
     state, results = saved.state, results_of(folder, saved.state)
     rate, best = results["metric"], state.best()
     status: Status = how_it_ended(state) or "unfinished"
-    for run in state.runs:
-        if state.ended and run.status == "running":
-            run.status = "interrupted"
+    for trial in state.runs:
+        if state.ended and trial.status == "running":
+            trial.status = "interrupted"
     return Experiment(
         name=saved.name,
         storage=parsed.text,

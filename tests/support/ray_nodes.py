@@ -70,8 +70,9 @@ class Nodes:
                 return
             except AssertionError:
                 (log,) = self.folder.glob("node-*.log")
-                if not tries_left or b"grpc server" not in log.read_bytes():
-                    raise  # else another process had taken the port before Ray did
+                printed = log.read_bytes()
+                if not tries_left or not (b"grpc server" in printed or b"start the dashboard" in printed):
+                    raise  # else a port was taken before Ray did, or the dashboard took more than Ray's 20 s
                 self.kill(self.nodes.pop())
 
     def _wait_for_dashboard(self) -> None:

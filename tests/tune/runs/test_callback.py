@@ -26,7 +26,11 @@ class Driver:
         order = SimpleNamespace(remote=lambda *words: self.orders.append(words))
         channel, base = SimpleNamespace(order=order), TrainConfig()
         session: Any = SimpleNamespace(
-            experiment=experiment, channel=channel, base=base, state=made.log.state
+            experiment=experiment,
+            channel=channel,
+            base=base,
+            state=made.log.state,
+            plan=SimpleNamespace(checkpoint_bytes=3_500_000_000),
         )
         display: Any = SimpleNamespace(event=self.printed.append, print_progress=lambda: None)
         judge = Judge(NEVER_STOP, RUNGS, records)
