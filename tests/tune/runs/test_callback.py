@@ -85,7 +85,7 @@ def test_an_interrupted_repeat_has_time_to_save_behind_a_rung_that_was_not_saved
     driver.save(name, rung, "weights")
     driver.callback.interrupt()
     assert driver.orders[-1] == ("end", {name})
-    assert "saving checkpoints of what is running (1), about 0.0" in driver.printed[-1]
+    assert "saving checkpoints of what is running (1), about 3.5 GB each" in driver.printed[-1]
     assert driver.callback.saving()
     driver.save(name, rung + 8)
     assert not driver.callback.saving()
