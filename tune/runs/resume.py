@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainer.config import TrainConfig
 from trainer.scoring.objectives import objective_value
 from tune.experiments.experiment import Experiment, OpenExperiment, find_experiment
 from tune.experiments.options import TRIAL
@@ -119,7 +118,7 @@ def _another_space(plan: Plan, experiment: OpenExperiment) -> SearchSpace:
     read = load_space(plan.options.space, given)
     asked = dataclasses.replace(plan, space=read, space_as_read=read)
     space = asked.after_baseline(objective_value(experiment.state.base_rates)).space
-    settings = settled(TrainConfig.from_dict(space.fixed)).to_dict()
+    settings = settled(experiment.settings.base.replace(**space.fixed)).to_dict()
     ranges, fixed, points, problems = dict(space.ranges), dict[str, Any](), space.try_first, list[str]()
 
     def refuse(name: str, here: Any, there: Any, why: str) -> None:

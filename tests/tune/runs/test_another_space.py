@@ -72,6 +72,24 @@ def test_what_is_fixed_now_and_was_not_before_is_in_every_new_trial(storage: Sto
     source.suggest("the one that was running")
     assert all(source.suggest(f"{number}")["dropout"] == 0.1 for number in range(4))
     assert "warmup_ratio" not in found.plan.space.ranges, "as it was"
+    made = MadeLog(Path("made").absolute())
+    made.append(SpaceChanged(space=found.plan.space.to_dict()))
+    assert made.saved.space.parameters["dropout"].points() == [0.1], "as the log is read"
+    made.close()
+
+
+def test_a_stream_keeps_what_it_needs(storage: Storage) -> None:
+    """The space alone is no whole configuration: a stream has its window and budget from the experiment."""
+    base = resumed(storage, OTHER).experiment.settings.train_config
+    stream = {
+        "data": "org/speech",
+        "streaming": True,
+        "audio_window": 30.0,
+        "epochs": None,
+        "max_samples": 3200,
+    }
+    change_settings(Path("made"), train_config={**base, **stream, "splits": None})
+    assert resumed(storage, OTHER + "streaming: true\n").plan.base.streaming
 
 
 def test_the_log_has_the_change_and_study_and_report_follow(

@@ -114,8 +114,9 @@ def test_a_gain_has_its_interval_or_is_within_noise(tmp_path: Path) -> None:
 
 
 def test_where_repeats_fail_it_shows_the_first_error(tmp_path: Path) -> None:
-    """Once a ValueError: no trial had an error."""
+    """Once a ValueError where no trial had an error."""
     outcome = search_outcome(tmp_path, repeats={})
+    outcome.state.run("012").error = "another one, an hour before"
     events: list[Event] = [FinalRoundPlanned(finalists=["004"], repeats={f"004-r{n}": {} for n in (1, 2, 3)})]
     for number in (1, 2, 3):
         name = f"004-r{number}"
