@@ -28,6 +28,7 @@ class Notifier(Store):
         self._url = target.notify
         self._best: float | None = None
         self._begun = False
+        self._pauses = _PAUSES
 
     def sync(self, log: Log) -> None:
         saved, new = log.saved, log.entries[self.delivered :]
@@ -50,10 +51,11 @@ class Notifier(Store):
     def _post(self, text: str) -> None:
         """Post one text, or print why it could not be posted; the address is a secret and not shown."""
         body = json.dumps({"text": text}).encode()
-        for pause in (*_PAUSES, None):
+        for pause in (*self._pauses, None):
             try:
                 request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
                 with urllib.request.urlopen(request, timeout=_SECONDS):
+                    self._pauses = _PAUSES
                     return
             except (OSError, ValueError, http.client.HTTPException) as error:
                 why = (
@@ -62,6 +64,7 @@ class Notifier(Store):
                     else type(error).__name__
                 )
             if pause is None:
+                self._pauses = ()  # other stores wait meanwhile: one try for each text until one is taken
                 print(f"warning: --notify: not posted ({why}): {text}", file=sys.stderr)
             else:
                 time.sleep(pause)

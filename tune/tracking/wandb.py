@@ -59,13 +59,13 @@ class WandbStore(Store):
             for trial in [*state.records.all(), *state.repeats.all()]:
                 if not trial.begun or trial.trial_id not in changed:
                     continue
+                own = points.get(trial.trial_id, [])
                 if trial.trial_id not in self._runs:
                     run = self._runs[trial.trial_id] = self._open(log.saved, trial)
-                    if (
-                        run.offline
-                    ):  # it has a new folder, and `wandb sync` keeps of a run what its last one has
-                        points = _points(log.progress(0)[0], log.entries)
-                self._write(log.saved, trial, points.get(trial.trial_id, []))
+                    # Offline it has a new folder, and `wandb sync` keeps of a run what its last one has.
+                    if run.offline:
+                        own = _points(log.progress(0)[0], log.entries).get(trial.trial_id, [])
+                self._write(log.saved, trial, own)
             if state.ended:
                 for name in list(self._runs):
                     self._finish(state.run(name))

@@ -138,6 +138,14 @@ def test_what_fails_is_tried_again_then_printed_without_the_address(
         printed = capsys.readouterr().err
         assert (printed.startswith(warning) and printed.count("\n") == 1) if why else printed == ""
     assert len(posted[1]) == 6, "three tries each"
+    store, log = Notifier(made.target(notify=f"{posted[0]}/hidden")), Log(made.experiment)
+    for seen in (390, 391, 392):
+        log.read()
+        store.sync(log)
+        made.measure("001", seen, 420.0 - seen)
+    log.read()
+    store.sync(log)
+    assert len(posted[1]) == 6 + 3 + 1 + 1, "other stores wait meanwhile"
     storage = Storage.parse(str(tmp_path / "experiments"))
     plan = search_plan(storage, space="lr_batch", trials=1, notify="https://host/hidden")
     resources = TrialResources(gpus=0, cpus=1, concurrent=1)
