@@ -28,7 +28,7 @@ class Notifier(Store):
         self._url = target.notify
         self._best: float | None = None
         self._begun = False
-        self._pauses = _PAUSES
+        self._pauses: tuple[float, ...] = _PAUSES
 
     def sync(self, log: Log) -> None:
         saved, new = log.saved, log.entries[self.delivered :]
