@@ -15,7 +15,7 @@ from curves.made_up import TrialFailure
 from tune.runs.ray_tune import RaySearcher
 from tune.search.records import Records, Trial
 from tune.search.scheduler import TRIAL_ID, Judge
-from tune.search.searcher import Searcher
+from tune.search.searcher import Searcher, Source
 
 if TYPE_CHECKING:
     import ray.tune.search
@@ -34,7 +34,9 @@ class Finished:
     samples: float
     config: dict[str, Any]
     wer: float
-    """Measured at the full budget, noise and all."""
+    """The lowest that was measured, noise and all."""
+    measured_at: int
+    """Samples at which it was."""
 
 
 @dataclasses.dataclass
@@ -104,14 +106,6 @@ class Simulation:
                 return
             self._next(trial, now, cut=self._evaluated + 1 == evaluations)
 
-    def best(self) -> list[Finished]:
-        """Finished trials whose WER was the lowest until then; what a user would export at the time."""
-        lows: list[Finished] = []
-        for trial in self.finished:
-            if not lows or trial.wer < lows[-1].wer:
-                lows.append(trial)
-        return lows
-
     def _samples(self, now: float) -> float:
         """Samples that all trials have seen until now."""
         return self._ended_samples + sum(trial.seen + now - trial.since for trial in self._running.values())
@@ -169,7 +163,8 @@ class Simulation:
         if record.samples_seen < rung:  # a scheduler of Ray's keeps no records
             record.add_evaluation(result)
         if rung == self._rungs[-1] and math.isfinite(wer):
-            self.finished.append(Finished(self._samples(now), record.config, wer))
+            low, at = min((value, at) for at, value in record.evaluations if math.isfinite(value))
+            self.finished.append(Finished(self._samples(now), record.config, low, at))
         if cut:
             return
         if not stops:
@@ -209,6 +204,22 @@ def our_search(
     It begins with a baseline, WER in percent, goes on with `records`, and ends at limits of `Simulation.run`.
     """
     records = Records() if records is None else records
+    searcher = Searcher(space, seed=seed, records=records)
+    simulation = search_with(searcher, space, curve, rungs, records, seed, baseline)
+    simulation.run(**limits)
+    return simulation
+
+
+def search_with(
+    source: Source,
+    space: SearchSpace,
+    curve: Curve,
+    rungs: tuple[int, ...],
+    records: Records,
+    seed: int,
+    baseline: float | None,
+) -> Simulation:
+    """A search of ours whose settings come from any source; see `our_search`."""
     judge = Judge(space.scheduler, rungs, records, baseline)
 
     class Scheduler(ray.tune.schedulers.FIFOScheduler):
@@ -220,7 +231,4 @@ def our_search(
             record.add_evaluation(result, stop)
             return str(self.CONTINUE if stop is None else self.STOP)
 
-    searcher = RaySearcher(Searcher(space, seed=seed, records=records))
-    simulation = Simulation(searcher, Scheduler(), records, curve, rungs, seed)
-    simulation.run(**limits)
-    return simulation
+    return Simulation(RaySearcher(source), Scheduler(), records, curve, rungs, seed)

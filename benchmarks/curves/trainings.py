@@ -78,14 +78,17 @@ def grid(data: str, seed: int) -> list[Training]:
     ]
     every = full + lora
     step = 137  # has no factor in common with 280
-    return [every[index * step % len(every)] for index in range(len(every))]
+    return [Training(data, 0.0, 8), *(every[index * step % len(every)] for index in range(len(every)))]
 
 
 PARTS = {
     "voices": grid("voices", 0),
     "voices-seed-1": grid("voices", 1),
     "demo": grid("demo", 0),
-    "german": [Training("german", rate, batch) for batch in GERMAN_BATCHES for rate in GERMAN_RATES],
+    "german": [
+        Training("german", 0.0, 8),
+        *(Training("german", rate, batch) for batch in GERMAN_BATCHES for rate in GERMAN_RATES),
+    ],
 }
 
 
@@ -96,6 +99,8 @@ def config_of(training: Training, folder: Path, model: Path | None) -> TrainConf
     settings = {name: value for name, value in settings.items() if name not in ("data", "augmentation")}
     if training.method == "full":
         del settings["lora_rank"]
+    if not training.learning_rate:
+        del settings["learning_rate"]
     if training.data == "german":
         settings |= {"model": str(model), "language": "de"}
     return TrainConfig(
@@ -104,7 +109,10 @@ def config_of(training: Training, folder: Path, model: Path | None) -> TrainConf
 
 
 def measure(training: Training, folder: Path, model: Path | None, threads: int) -> list[dict[str, Any]]:
-    """A row for each point that the training came to; one without rates where its loss was no number before any."""
+    """A row for each point that the training came to, and one without a WER where its loss was no number.
+
+    Without a learning rate the model as it is.
+    """
     import torch
 
     from trainer.data.prepared import prepare
@@ -113,11 +121,18 @@ def measure(training: Training, folder: Path, model: Path | None, threads: int) 
     torch.set_num_threads(threads)
     config = config_of(training, folder, model)
     data = prepare(config, waveforms=config.augments)
+    validation = range(min(VALIDATION_CLIPS, len(data.splits["validation"])))
+    settings = dataclasses.asdict(training)
+    if not training.learning_rate:
+        few = dataclasses.replace(
+            data, splits=data.splits | {"validation": data.splits["validation"].only(validation)}
+        )
+        known, tested = (evaluate(config, few, split).rates for split in ("validation", "test"))
+        row = {"samples_seen": 0, "wer": known["wer"], "cer": known["cer"], "loss": known["loss"]}
+        return [{**settings, **row, "test_wer": tested["wer"], "test_cer": tested["cer"]}]
     budget, unit = budget_samples(config, len(data.splits["train"])), max(BATCHES)
     points = {share: min(budget, max(1, round(share * budget / unit)) * unit) for share in SHARES}
     tested = [points[share] for share in RUNGS]
-    validation = range(min(VALIDATION_CLIPS, len(data.splits["validation"])))
-    settings = dataclasses.asdict(training)
     rows: list[dict[str, Any]] = []
 
     def report(metrics: Any, checkpoint: Path | None) -> None:
