@@ -52,6 +52,7 @@ def search(
     gpu_hours: float | None = None,
     plateau: int | None = None,
     plateau_points: float | None = None,
+    target_wer: float | None = None,
     finalists: int | None = None,
     repeats: int | None = None,
     guard: str | Sequence[str] | None = None,

@@ -66,7 +66,10 @@ def cluster_parser() -> argparse.ArgumentParser:
 
 
 def cluster(words: list[str]) -> int:
-    arguments = cluster_parser().parse_args(words)
+    parser = cluster_parser()
+    arguments = parser.parse_args(words)
+    if arguments.run is not _show and (arguments.json or arguments.address):
+        parser.error("--address and --json: create, scale and delete do not take them; leave them out")
     arguments.run(arguments, make_console())
     return 0
 

@@ -26,7 +26,7 @@ _EPILOG = """\
 states of an experiment:
   running, starting   a process is working on it (in an object store: its files changed in the last ten minutes)
   interrupted         no process is working on it, and trials remain; continue with tune-whisper --resume EXPERIMENT
-  finished            all its trials have ended, or a budget or a plateau ended it
+  finished            all its trials have ended, or a budget, a target or a plateau ended it
   failed              it ended because trials failed, or no trial reached an evaluation
   damaged             one of its files is missing or cannot be read
 

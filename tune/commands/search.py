@@ -83,6 +83,12 @@ def search_parser() -> argparse.ArgumentParser:
         help="points of WER that are an improvement (default: 0.1)",
     )
     add(
+        "--target-wer",
+        type=float,
+        metavar="X",
+        help="end the search when the best trial's WER, its 95 %% interval included, is below X %%",
+    )
+    add(
         "--finalists",
         type=int,
         metavar="K",
@@ -221,6 +227,7 @@ def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "gpu_hours": arguments.gpu_hours,
         "plateau_trials": arguments.plateau,
         "plateau_points": arguments.plateau_points,
+        "target_wer": arguments.target_wer,
     }
     given = given_options(arguments)
     given |= {"budgets": {name: value for name, value in budgets.items() if value is not None}}

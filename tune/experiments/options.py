@@ -115,6 +115,7 @@ class SearchOptions:
             raise ConfigError(f"--repeats {self.repeats}: must be at least 1; --finalists 0 repeats nothing")
         budgets = self.budgets
         numbers = {"--gpu-hours": budgets.gpu_hours, "--plateau": budgets.plateau_trials}
+        numbers |= {"--target-wer": budgets.target_wer}
         for option, number in {**numbers, "--save-every": self.save_every}.items():
             if number is not None and not (0 < number < math.inf):
                 raise ConfigError(f"{option} {number:g}: must be above 0")

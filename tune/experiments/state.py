@@ -242,7 +242,7 @@ class SearchState:
 
     @property
     def something_is_left(self) -> bool:
-        """Whether something that was asked for is left, and no budget, plateau or failures ended it."""
+        """Whether something that was asked for is left, and no budget, target, plateau or failures ended it."""
         if self.over is None and not self.all_ended:
             return True
         return bool(self.open_repeats and self.cut is None) or self.something_is_measured

@@ -448,6 +448,7 @@ def _command(plan: Plan) -> str:
         **{name: value for name, value in given.items() if name != "trials"},
         time_budget=None if budgets.seconds is None else describe_duration(budgets.seconds),
         gpu_hours=budgets.gpu_hours,
+        target_wer=budgets.target_wer,
         plateau=plateau,
         plateau_points=budgets.plateau_points if plateau is not None else None,
         guard=list(map(str, options.guard)),

@@ -21,8 +21,10 @@ from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import FinalRoundPlanned, TrialsOver
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.runs.callback import SearchCallback
+from tune.runs.final_round import clips_of
 from tune.runs.ray_tune import RayScheduler, RaySearcher, RayStopper
 from tune.search.budgets import Spent, final_round_cost, reached
+from tune.search.finalists import objective_interval
 from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
 from tune.search.searcher import Repeater, Searcher
 from tune.util.errors import ResourceError, error_line
@@ -49,6 +51,8 @@ class TrialRunner:
     """How much longer an evaluation takes in the final round than in a trial."""
     eval_clips: int | None = None
     """Validation clips that these trainings measure; None for all."""
+    _upper_ends: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    """By the checkpoint."""
 
     def run_trials(self, earlier: Sequence[EarlierTrial], display: SearchDisplay) -> None:
         """Run all trials that have not ended yet; the log tells what comes of them, and what ended them."""
@@ -95,11 +99,23 @@ class TrialRunner:
             state.records, runs, slots, self.window_ratio, options.measured_after
         )
         spent = self._spent(now, reserved_seconds=seconds, reserved_hours=hours)
-        end = reached(options.budgets, spent, state.records, state.repeats)
+        upper_end = self._upper_end() if options.budgets.target_wer is not None else None
+        end = reached(options.budgets, spent, state.records, state.repeats, upper_end=upper_end)
         return TrialsOver(reason=end.reason, text=end.text) if end else None
 
+    def _upper_end(self) -> float | None:
+        """Of the 95 % interval of the best trial's objective, in percent; None where it is not known."""
+        best = self.session.state.records.best()
+        if best is None or not best.checkpoint:
+            return None
+        if best.checkpoint not in self._upper_ends:  # asked twice a second
+            clips = clips_of(best, CheckpointFiles(self.session.experiment.folder))
+            interval = None if clips is None else objective_interval([clips])
+            self._upper_ends[best.checkpoint] = None if interval is None else interval[1]
+        return self._upper_ends[best.checkpoint]
+
     def final_round_cut(self, now: float) -> TrialsOver | None:
-        """What cuts the final round short: nothing is kept back any more, and a plateau was for the trials."""
+        """What cuts the final round short: nothing is kept back any more; plateau and target are for the trials."""
         state = self.session.state
         budgets = dataclasses.replace(self.session.plan.options.budgets, plateau_trials=None)
         end = reached(budgets, self._spent(now), state.records, state.repeats, final_round=True)

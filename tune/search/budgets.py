@@ -1,4 +1,4 @@
-"""What ends a search before all its trials: budgets, a plateau, or a failure that hits every trial."""
+"""What ends a search before all its trials: budgets, a target, a plateau, or a failure that hits every trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FAILURES_IN_A_ROW = 3
 """Trials that fail one after the other before the search ends."""
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-EndReason = Literal["time_budget", "gpu_hours", "plateau", "failures", "space"]
+EndReason = Literal["time_budget", "gpu_hours", "target", "plateau", "failures", "space"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,8 @@ class Budgets:
     """Trials in a row that bring nothing better ..."""
     plateau_points: float = 0.1
     """... by more than so many WER points."""
+    target_wer: float | None = None
+    """WER in percent that is good enough."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,17 +61,25 @@ class Spent:
 
 
 def reached(
-    budgets: Budgets, spent: Spent, trials: Records, repeats: Records, *, final_round: bool = False
+    budgets: Budgets,
+    spent: Spent,
+    trials: Records,
+    repeats: Records,
+    *,
+    upper_end: float | None = None,
+    final_round: bool = False,
 ) -> End | None:
     """Why the search shall end now; None where it shall not.
 
     Args:
+        upper_end: of the 95 % interval of the best trial's WER, in percent; None where it is not known.
         final_round: whether these run now, not the trials.
     """
     runs = repeats if final_round else trials
     return (
         _failures(runs, spent.session)
         or _budget(budgets, spent, trials, repeats)
+        or _target(budgets, trials, upper_end)
         or _plateau(budgets, spent, trials)
     )
 
@@ -112,6 +122,14 @@ def _budget(budgets: Budgets, spent: Spent, trials: Records, repeats: Records) -
     if (hours + spent.reserved_hours) * spent.gpus_per_trial >= budgets.gpu_hours:
         return End("gpu_hours", f"the budget of {budgets.gpu_hours:g} GPU-hours is spent{kept}")
     return None
+
+
+def _target(budgets: Budgets, trials: Records, upper_end: float | None) -> End | None:
+    best, target = trials.best(), budgets.target_wer
+    if best is None or target is None or upper_end is None or upper_end >= target:
+        return None
+    text = f"trial {best.trial_id} has {best.best_value:.2f} % (95 % interval up to {upper_end:.2f})"
+    return End("target", f"{text}, below the target of {target:g} %")
 
 
 def _plateau(budgets: Budgets, spent: Spent, trials: Records) -> End | None:

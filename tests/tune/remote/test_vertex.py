@@ -130,6 +130,14 @@ def refused(run: Run, *words: str) -> str:
     return err
 
 
+@pytest.mark.parametrize("option", [["--json"], ["--address", "vertex_ray://lab"]])
+def test_options_of_showing_a_cluster_are_not_for_actions(
+    run: Run, vertex: Vertex, option: list[str]
+) -> None:
+    assert "do not take them" in refused(run, "cluster", *option, "delete", "lab", "--yes")
+    assert "lab" in vertex.clusters
+
+
 def test_scaling_one_of_several_pools(run: Run, vertex: Vertex) -> None:
     other = {"id": "worker-pool2", "replica_count": 1, "machine_spec": {"machine_type": "n1-standard-32"}}
     vertex.put("two", other)

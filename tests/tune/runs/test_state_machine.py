@@ -71,6 +71,7 @@ RESOURCES = TrialResources(1.0, 1.0, 2)
 WERS = st.sampled_from([5.0, 8.0, 8.05, 12.4, 30.0, 55.0])
 RATES = st.floats(1e-4, 1e-1)
 BUDGETS = [Budgets(), Budgets(seconds=2e4, gpu_hours=4.0), Budgets(plateau_trials=2), Budgets(seconds=4e3)]
+BUDGETS.append(Budgets(target_wer=20.0))
 SPACE = """\
 learning_rate: {type: float, low: 1e-4, high: 1e-1, log: true}
 scheduler: {rungs: 3, reduction_factor: 3, min_trials_per_rung: 2}
@@ -630,10 +631,10 @@ def test_killed_at_each_operation_of_its_end(torn: float) -> None:
 
 
 @pytest.fixture
-def search() -> Iterator[SearchMachine]:
+def search(request: pytest.FixtureRequest) -> Iterator[SearchMachine]:
     """Of four trials and one finalist; what holds after every step does so in the end."""
     machine = SearchMachine()
-    machine.begin(trials=4, finalists=1, repeats=1, budgets=Budgets())
+    machine.begin(trials=4, finalists=1, repeats=1, budgets=getattr(request, "param", Budgets()))
     for name in ("001", "002"):
         machine.begin_training(name)
     yield machine
@@ -672,3 +673,13 @@ def test_a_finalist_has_weights_also_where_trials_that_never_ended_were_ahead(se
     search.lose("001", again=False)
     assert [trial.trial_id for trial in search.state.finalists(1)] == ["002"]
     assert search.state.records["002"].has_weights
+
+
+@pytest.mark.parametrize("search", [Budgets(target_wer=15.0)], indirect=True)
+def test_a_target_ends_the_search_once_the_best_is_below_it_by_more_than_noise(search: SearchMachine) -> None:
+    search.measure("001", 10.0)  # up to 19.2 % with ten clips
+    assert search.alive
+    search.measure("002", 4.0)
+    assert not search.alive
+    assert search.state.over.reason == "target"
+    assert search.state.over.text.endswith("below the target of 15 %")
