@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import math
+from pathlib import Path
 
 from trainer.config import TrainConfig
 from trainer.model.pretrained import load_model_config
@@ -50,6 +52,19 @@ def default_learning_rate(config: TrainConfig, base_wer: float | None = None) ->
     elif base_wer is not None and config.task == "transcribe":
         factor = next((factor for below, factor in STEPS if base_wer < below), STEPS[-1][1])
     return float(f"{factor * rate:.6g}")
+
+
+def published_rates(config: TrainConfig) -> list[float]:
+    """The learning rates of published trainings of this size by this method, rising (`published.csv`)."""
+    model = load_model_config(config.model)
+    turbo = model.d_model == max(_BY_WIDTH) and model.decoder_layers <= _FEW_DECODER_LAYERS
+    wanted = (str(model.d_model), turbo, config.method)
+    with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
+        return sorted(
+            float(row["learning_rate"])
+            for row in csv.DictReader(file)
+            if (row["width"], row["model"].endswith("turbo"), row["method"]) == wanted
+        )
 
 
 def learning_rates(config: TrainConfig) -> list[float]:

@@ -20,7 +20,7 @@ from trainer.errors import ModelError
 from trainer.model.averaging import load_mean
 from trainer.model.pretrained import DEMO_MODEL
 from trainer.model.processor import load_processor
-from trainer.model.rates import STEPS, default_learning_rate, learning_rates
+from trainer.model.rates import STEPS, default_learning_rate, learning_rates, published_rates
 from trainer.model.whisper import load_model
 
 
@@ -191,6 +191,22 @@ def model(folder: Path, width: int, layers: int, decoder_layers: int | None = No
 )
 def test_by_size(tmp_path: Path, size: tuple[int, ...], expected: float) -> None:
     assert default_learning_rate(model(tmp_path, *size)) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "method", "lowest", "highest"),
+    [
+        ((768, 12), "full", 5e-6, 2e-4),
+        ((1280, 32), "full", 1e-5, 3e-5),
+        ((1280, 32, 4), "full", 6.25e-6, 1e-4),
+        ((1280, 32), "lora", 1e-5, 1e-5),
+    ],
+)
+def test_published_rates_are_those_of_the_size_and_method(
+    tmp_path: Path, size: tuple[int, ...], method: str, lowest: float, highest: float
+) -> None:
+    rates = published_rates(model(tmp_path, *size).replace(method=method))
+    assert (rates[0], rates[-1]) == (lowest, highest)
 
 
 def test_a_model_that_knows_less_takes_more(tmp_path: Path) -> None:
