@@ -215,7 +215,8 @@ def timestamps(config: TrainConfig, data: Any) -> dict[str, Any]:
         if seconds >= 60:
             break
     processor = WhisperProcessor.from_pretrained(config.model)
-    model = WhisperForConditionalGeneration.from_pretrained(config.model)
+    where = "cuda" if torch.cuda.is_available() else "cpu"
+    model = WhisperForConditionalGeneration.from_pretrained(config.model).to(where)
     inputs = processor(
         np.concatenate(parts),
         sampling_rate=real_data.RATE,
@@ -223,7 +224,7 @@ def timestamps(config: TrainConfig, data: Any) -> dict[str, Any]:
         truncation=False,
         padding="longest",
         return_attention_mask=True,
-    )
+    ).to(where)
     with torch.no_grad():
         out = model.generate(
             **inputs,
@@ -249,15 +250,23 @@ def circumstances() -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads",
+        "device": device(),
     }
 
 
+def device() -> str:
+    """`cpu`, or the GPU's name."""
+    import torch
+
+    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "cpu"
+
+
 def read_results() -> dict[Run, dict[str, Any]]:
-    """What was measured before."""
+    """What was measured on this device before."""
     if not RESULTS.is_file():
         return {}
     rows = map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines())
-    return {Run(**row["run"]): row for row in rows}
+    return {Run(**row["run"]): row for row in rows if row.get("device", "cpu") == device()}
 
 
 def print_tables(results: dict[Run, dict[str, Any]]) -> None:

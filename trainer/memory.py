@@ -12,7 +12,8 @@ from trainer.config import TrainConfig
 
 _SIGNS = re.compile(
     r"(CUDA|HIP|NCCL|Cuda failure)[^\n]{0,80}out of memory"
-    r"|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)"
+    r"|NVML_SUCCESS == r INTERNAL ASSERT FAILED"  # where PyTorch asks how much is free (pytorch#112377)
     r"|CUDNN_STATUS_ALLOC_FAILED|CUDNN_STATUS_INTERNAL_ERROR_\w*ALLOCATION_FAILED"
     r"|DefaultCPUAllocator: (can't allocate|not enough) memory"
 )
@@ -24,6 +25,8 @@ CPU_CLIPS = 16
 """What `auto` is on a CPU, where more clips at once are hardly faster."""
 GPU_CLIPS = 128
 """The same on a GPU: beyond it a token takes as long as the reading of the clips' caches."""
+_CONTEXT_BYTES = 600_000_000
+"""Of CUDA's context and libraries in each process, which PyTorch's limit does not count: some 0.5 GB (not measured)."""
 _Found = TypeVar("_Found")
 
 
@@ -32,7 +35,8 @@ def use_share_of_gpu(share: float) -> None:
     import torch
 
     if torch.cuda.is_available():
-        torch.cuda.set_per_process_memory_fraction(share)
+        _, total = torch.cuda.mem_get_info()
+        torch.cuda.set_per_process_memory_fraction(max(share / 2, share - _CONTEXT_BYTES / total))
 
 
 def gpu_capability() -> float | None:

@@ -49,6 +49,8 @@ def wrapped(cause: BaseException) -> Exception:
         torch.OutOfMemoryError("anything"),
         RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be ..."),
         RuntimeError("cuBLAS error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
+        RuntimeError("NVML_SUCCESS == r INTERNAL ASSERT FAILED at CUDACachingAllocator.cpp:844"),
         RuntimeError("NCCL Error 1: unhandled cuda error ... Cuda failure 2 'out of memory'"),
         RuntimeError(RAY_TEXT),
         real_error(),

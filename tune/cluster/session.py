@@ -196,6 +196,9 @@ def _join(address: str, console: Console) -> None:
             f"{sum(node.get(kind, 0.0) for node in nodes):g} {kind}s" for kind in ("GPU", "CPU")
         )
         say(console, f"joined Ray at {address}: {len(nodes)} nodes, {totals}")
+        if not any(node.get("GPU") for node in nodes):
+            text = "no node has a GPU: trainings run on CPUs; if GPU nodes are still starting, wait for them"
+            console.print(f"[yellow]{text}[/]")
 
 
 @contextlib.contextmanager

@@ -137,7 +137,21 @@ class Listener(abc.ABC):
         return Decision(record.outcome == "running", unsaved.keep if unsaved else None)
 
     def progress(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
-        """Take in loss and learning rate between two evaluations; ask for a save where one is due."""
+        """Take in loss and learning rate between two evaluations, and what a training did to go on.
+
+        Ask for a save where one is due.
+        """
+        who = f"[yellow]{self._called.format(trial_id)}"
+        if MICRO_BATCH in metrics:
+            self.display.event(
+                f"{who} ran out of memory[/] and goes on with micro-batch {metrics[MICRO_BATCH]:g} and accumulation "
+                f"{metrics[ACCUMULATION]:g}: the effective batch is unchanged"
+            )
+            return
+        if BROKEN_CHECKPOINT in metrics:
+            how = "goes on from the one before it" if metrics[BROKEN_CHECKPOINT] else "starts again"
+            self.display.event(f"{who} found its checkpoint damaged[/] and {how}")
+            return
         self._records[trial_id].add_progress(metrics)
         self._progress.add(trial_id, metrics, timestamp)
         minutes, since = self._log.state.options.save_every, self._saved_at.get(trial_id)
@@ -315,19 +329,6 @@ class SearchCallback(Listener, ray.tune.Callback):
         )
         outcome = record.outcome
         self._end(record, "diverged" if outcome == "diverged" else "failed", error)
-
-    def progress(self, trial_id: str, metrics: dict[str, float], timestamp: float) -> None:
-        """Take in loss and learning rate between two evaluations, and what a trial did to go on."""
-        if MICRO_BATCH in metrics:
-            self.display.event(
-                f"[yellow]trial {trial_id} ran out of memory[/] and goes on with micro-batch "
-                f"{metrics[MICRO_BATCH]:g} and accumulation {metrics[ACCUMULATION]:g}: the effective batch is unchanged"
-            )
-        elif BROKEN_CHECKPOINT in metrics:
-            how = "goes on from the one before it" if metrics[BROKEN_CHECKPOINT] else "starts again"
-            self.display.event(f"[yellow]trial {trial_id} found its checkpoint damaged[/] and {how}")
-        else:
-            super().progress(trial_id, metrics, timestamp)
 
     def _record(self, trial: Any) -> Trial:
         record = self._records[trial.config[TRIAL_ID]]

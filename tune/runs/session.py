@@ -29,7 +29,7 @@ from tune.runs.uploader import Uploader
 from tune.tracking.sync import Sync, Target
 from tune.util.console import say, say_notes, set_task, short_path
 from tune.util.environment import package_versions
-from tune.util.errors import ExperimentError
+from tune.util.errors import ExperimentError, ResourceError
 from tune.util.redact import without_password
 from tune.workers.inputs import TrialInputs, shared_folders
 from tune.workers.node_copies import NodeCopies
@@ -131,7 +131,14 @@ class Session:
     def precision(self) -> str:
         """Arithmetic of trainings: as asked for or decided by an earlier session, else by the GPUs that are there."""
         found: str = self.plan.base.precision
-        if found != "auto" or not self.resources.gpus:
+        if not self.resources.gpus:
+            prepared = self.state.prepared
+            if found == "bf16" and prepared and prepared.train_config["precision"] == "auto":
+                raise ResourceError(
+                    "precision: trainings began in bf16 on GPUs, and there are none here; resume where GPUs are"
+                )
+            return "fp32" if found == "auto" else found
+        if found != "auto":
             return found
         found = gpu_precision()
         if found != "auto":

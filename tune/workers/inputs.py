@@ -64,6 +64,8 @@ class TrialInputs:
         """
         import torch
 
+        if not self.gpus:  # Ray leaves GPUs visible from 2026 on (ray#62492)
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         check_gpu()
         # Ray itself sets one thread for all.
         torch.set_num_threads(max(1, int(self.cpus)))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import shutil
@@ -20,6 +21,7 @@ from tune.cluster.progress_channel import Driver
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.options import TRIAL
+from tune.workers.retries import train_persistently
 from tune.workers.trainable import train_worker
 from tune.workers.worker_group import SECONDARY_ERRORS
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
     from ray.train.torch import TorchTrainer
 
+    from trainer.config import TrainConfig
+    from trainer.train import TrainResult
     from tune.cluster.resources import TrialResources
     from tune.experiments.folder import ExperimentFolder
     from tune.workers.inputs import TrialInputs
@@ -129,16 +133,19 @@ def _work(inputs: TrialInputs, files: CheckpointFiles, driver: Driver, scratch: 
     import ray.train
 
     context = ray.train.get_context()
-    with _scratch_folder(scratch, context.get_local_rank()):
-        start = driver.start()
-        result = train_worker(
-            inputs,
-            driver.report,
-            files=files,
-            driver=driver,
-            folder=start.folder,
-            checkpoint=first_whole(files, start.checkpoints),
+
+    def work(config: TrainConfig, folder: str, checkpoint: str | None) -> TrainResult:
+        own = dataclasses.replace(inputs, config=config)
+        return train_worker(
+            own, driver.report, files=files, driver=driver, folder=folder, checkpoint=checkpoint
         )
+
+    with _scratch_folder(scratch, context.get_local_rank()):
+        if context.get_world_size() == 1:
+            result = train_persistently(work, inputs.config, driver)
+        else:  # workers have to take the same checkpoint, and batches of the same size
+            start = driver.start()
+            result = work(inputs.config, start.folder, first_whole(files, start.checkpoints))
     if result.diverged and context.get_world_rank() == 0:
         driver.report({"samples_seen": result.samples_seen, "step": result.steps, "diverged": 1.0})
 

@@ -45,7 +45,8 @@ def gpu_figures() -> dict[str, float]:
     free, total = torch.cuda.mem_get_info()
     used = total - free
     figures = {"memory_usage_megabytes": used / 1e6, "memory_usage_percentage": 100 * used / total}
-    with contextlib.suppress(pynvml.NVMLError):  # a part of a GPU (MIG) has no use of its own
+    # A part of a GPU (MIG) has no use of its own, nor does PyTorch find it by its name.
+    with contextlib.suppress(pynvml.NVMLError, RuntimeError):
         figures["utilization_percentage"] = float(torch.cuda.utilization())
     return {f"system/gpu_0_{name}": value for name, value in figures.items()}
 

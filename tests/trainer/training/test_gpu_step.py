@@ -111,6 +111,7 @@ class OnDevice(torch.Tensor):
     """Stands for a tensor that was copied to the device; what is computed of it is there, too."""
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a subclass stands for the GPU")
 def test_all_that_workers_gather_is_on_the_device(
     small_config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

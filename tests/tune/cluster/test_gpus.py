@@ -1,5 +1,6 @@
 """GPUs of trials: how many they may hold, cards that PyTorch cannot use, precision, shares."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -95,8 +96,8 @@ def test_precision_is_one_that_all_gpus_have(monkeypatch: pytest.MonkeyPatch) ->
         assert gpu_precision() == expected
 
 
-@pytest.mark.parametrize(("gpus", "share"), [(0.25, [0.25]), (1.0, []), (2.0, []), (0.0, [])])
-def test_a_trial_takes_no_more_of_a_gpu_than_its_share(
+@pytest.mark.parametrize(("gpus", "share"), [(0.25, [0.2]), (1.0, []), (2.0, []), (0.0, [])])
+def test_a_trial_takes_no_more_of_a_gpu_than_its_share_and_without_one_sees_none(
     monkeypatch: pytest.MonkeyPatch, gpus: float, share: list[float]
 ) -> None:
     data: Any = SimpleNamespace(folder=Path("features"))
@@ -106,8 +107,11 @@ def test_a_trial_takes_no_more_of_a_gpu_than_its_share(
     given: list[float] = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", given.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 12_000_000_000))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     TrialInputs(config=TrainConfig(), data=data, copies=None, cpus=1.0, gpus=gpus).open()
-    assert given == share
+    assert given == [pytest.approx(each) for each in share]  # 0.6 GB are CUDA's own
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ("0" if gpus else "")
 
 
 @pytest.mark.parametrize(
