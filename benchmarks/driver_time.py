@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PATHS = [str(ROOT / name) for name in (".", "benchmarks", "tests/support")]
+PATHS = [str(ROOT / name) for name in (".", "benchmarks")]
 sys.path[:0] = PATHS
 
 import psutil  # noqa: E402

@@ -17,8 +17,6 @@ from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log
 
 ROOT = Path(__file__).resolve().parents[2]
-SYNTHETIC = str(ROOT / "tests" / "support" / "synthetic.py")
-HANGING = str(ROOT / "tests" / "tune" / "workers" / "hanging_groups.py")
 QUICK = ["--set", "max_train_clips=48", "--set", "max_eval_clips=12", "--set", "generation_max_length=24"]
 """A small part of the demo's data."""
 NODES_QUICK = ["--set", "max_train_clips=64", *QUICK[2:]]
@@ -95,7 +93,6 @@ class Search:
 
 
 def results(experiment: Path) -> dict[str, Any]:
-    """Its `results.json`."""
     return json.loads((experiment / "results.json").read_text())
 
 

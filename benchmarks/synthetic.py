@@ -1,15 +1,10 @@
-"""Searches whose trainings are made-up learning curves; all else, Ray and the measured base model too, is real.
-
-`python synthetic.py CURVE WORDS...` is `tune-whisper WORDS...` but for that.
-"""
+"""Searches whose trainings are made-up learning curves; all else, Ray and the measured base model too, is real."""
 
 import functools
 import json
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainConfig
@@ -20,19 +15,15 @@ from tune.search.scheduler import TRIAL_ID
 from tune.workers.checkpoint_store import CheckpointStore
 from tune.workers.retries import train_persistently
 
-BENCHMARKS = str(Path(__file__).resolve().parents[2] / "benchmarks")
 DEFAULT_RATE = 1e-3
 """Of the demo's model."""
 Row = Mapping[str, float]
 
 
 def rows(curve: str, config: TrainConfig) -> Iterator[Row]:
-    """What a training reports: a family of `curves`, or `error`, which fails at once."""
-    sys.path += [] if BENCHMARKS in sys.path else [BENCHMARKS]  # this runs in Ray's processes
+    """What a training reports, by a family of `curves`."""
     from curves.made_up import draw_curves
 
-    if curve == "error":
-        raise ValueError("the data have no column 'sentence'")
     settings = {"learning_rate": config.learning_rate, "warmup_ratio": config.warmup_ratio}
     settings["train_batch_size"] = config.effective_batch_size
     rungs = config.evaluate_at or ()
@@ -114,7 +105,3 @@ def main(curve: str, words: Sequence[str]) -> int:
     tune.runs.trials.make_trainable = make_trainable(curve)
     tune.runs.search.measure_held_out = lambda *_: None  # there are no weights
     return tune_whisper(words)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
