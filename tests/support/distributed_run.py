@@ -5,7 +5,6 @@ where the training is asked to end after a step; results go there.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import random
@@ -105,20 +104,6 @@ def draw(config: TrainConfig, folder: Path) -> None:
     (folder / f"draws-{trainer.args.process_index}.json").write_text(json.dumps(found))
 
 
-def list_samples(config: TrainConfig, folder: Path) -> None:
-    """Keeps a digest of each training sample of this worker, as long as its window, by epoch and clip."""
-    data = prepare(config, waveforms=True)
-    trainer = make_trainer(config, data, data.splits["validation"], folder)
-    plan = trainer.plan
-    found = {}
-    for batch, clips in zip(
-        trainer.get_train_dataloader(), plan.passes(trainer.args.process_index), strict=True
-    ):
-        for clip, features in zip(clips, batch["input_features"], strict=False):
-            found[f"{clip.epoch}/{clip.clip}"] = hashlib.sha256(features.numpy().tobytes()).hexdigest()
-    (folder / f"samples-{trainer.args.process_index}.json").write_text(json.dumps(found))
-
-
 @contextlib.contextmanager
 def little_memory(most: int) -> Iterator[list[int]]:
     """Encoders of this process run out of memory with more clips than these; how many each was given."""
@@ -141,7 +126,7 @@ def act(action: str, target: Path) -> None:
     """Do one of them in this process."""
     settings = TrainConfig.from_dict(json.loads((target / "config.json").read_text()))
     torch.set_num_threads(1)
-    actions = {"train": whole_training, "draw": draw, "samples": list_samples}
+    actions = {"train": whole_training, "draw": draw}
     most = target / f"most-clips-{os.environ.get('RANK', '0')}"
     with little_memory(int(most.read_text())) if most.exists() else contextlib.nullcontext():
         actions[action](settings, target)

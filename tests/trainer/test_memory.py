@@ -3,13 +3,15 @@
 import dataclasses
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from distributed_run import little_memory
-from training import evaluate
+from safetensors.torch import load_file
+from training import evaluate, train
 from transformers import WhisperForConditionalGeneration
 
 from trainer.config import TrainConfig
@@ -43,36 +45,27 @@ def wrapped(cause: BaseException) -> Exception:
     return error
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("anything"),
-        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be ..."),
-        RuntimeError("cuBLAS error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
-        RuntimeError("NVML_SUCCESS == r INTERNAL ASSERT FAILED at CUDACachingAllocator.cpp:844"),
-        RuntimeError("NCCL Error 1: unhandled cuda error ... Cuda failure 2 'out of memory'"),
-        RuntimeError(RAY_TEXT),
-        real_error(),
-    ],
-    ids=lambda error: str(error)[:20],
-)
-def test_errors_for_want_of_memory(error: Exception) -> None:
-    assert is_out_of_memory(error)
-    assert is_out_of_memory(wrapped(wrapped(error)))
+WANT_OF_MEMORY = [
+    torch.OutOfMemoryError("anything"),
+    RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be ..."),
+    RuntimeError("cuBLAS error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
+    RuntimeError("NVML_SUCCESS == r INTERNAL ASSERT FAILED at CUDACachingAllocator.cpp:844"),
+    RuntimeError("NCCL Error 1: unhandled cuda error ... Cuda failure 2 'out of memory'"),
+    RuntimeError(RAY_TEXT),
+    real_error(),
+]
+OTHERS = [
+    RuntimeError("CUDA error: device-side assert triggered"),
+    OSError(28, "No space left on device"),
+    RuntimeError("Task was killed due to the node running low on memory."),
+]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("CUDA error: device-side assert triggered"),
-        OSError(28, "No space left on device"),
-        RuntimeError("Task was killed due to the node running low on memory."),
-    ],
-)
-def test_other_errors_are_others(error: Exception) -> None:
-    assert not is_out_of_memory(error)
-    assert not is_out_of_memory(wrapped(error))
+@pytest.mark.parametrize("error", [*WANT_OF_MEMORY, *OTHERS], ids=lambda error: str(error)[:20])
+def test_errors_for_want_of_memory_are_told_from_others(error: Exception) -> None:
+    for each in (error, wrapped(wrapped(error))):
+        assert is_out_of_memory(each) == (error in WANT_OF_MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +79,24 @@ def test_halving_keeps_the_effective_batch(
     assert (halved and (halved.train_batch_size, halved.gradient_accumulation_steps)) == expected
     cut = TrainConfig(train_batch_size=12, micro_batch=5)
     assert within_micro_batch(cut) == cut.replace(train_batch_size=4, gradient_accumulation_steps=3)
+
+
+def test_a_training_goes_on_with_half_the_micro_batch(
+    small_config: TrainConfig, one_thread: None, tmp_path: Path
+) -> None:
+    """The same weights come out, whatever the size of the pieces."""
+    config = small_config.replace(
+        **{"max_train_clips": 32, "max_eval_clips": 1, "epochs": 1.0, "evaluations": 2, "augment": 0.8},
+        **{"train_batch_size": 4, "gradient_accumulation_steps": 2, "max_grad_norm": 0.5},
+    )
+    train(config, output_dir=tmp_path / "whole")
+    halved = halve_micro_batch(config)
+    train(halved, output_dir=tmp_path / "halved", resume_from=tmp_path / "whole" / "checkpoint-2")
+    found, expected = (
+        load_file(tmp_path / name / "checkpoint-4" / "model.safetensors") for name in ("halved", "whole")
+    )
+    for name, weights in expected.items():
+        torch.testing.assert_close(found[name], weights, atol=1e-5, rtol=0, msg=name)
 
 
 def test_parts_are_halved_and_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:

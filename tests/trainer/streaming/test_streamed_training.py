@@ -30,7 +30,7 @@ def run(
     config: TrainConfig, folder: Path, resume: Path | None = None
 ) -> tuple[list[dict[str, Any]], list[list[str]]]:
     """What a training in processes of its own reported, and the clips of each in their order."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     if resume is not None:
         (folder / "resume.json").write_text(json.dumps(str(resume)))
     run_workers("train", config, folder)
@@ -40,15 +40,21 @@ def run(
     return found, [(folder / f"stream-{rank}").read_text().splitlines() for rank in range(config.workers)]
 
 
-def test_goes_on_with_the_same_clips(config: TrainConfig, tmp_path: Path) -> None:
-    """Every evaluation, and every clip of both workers, is that of the unbroken training."""
-    config = config.replace(workers=2, gradient_accumulation_steps=1, log_every_seconds=3600.0)
+def test_two_workers_go_on_with_the_same_clips_from_where_they_were_ended(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    """Between evaluations; every step, evaluation and clip of both is that of the unbroken training."""
+    config = config.replace(workers=2, gradient_accumulation_steps=1, spec_augment=True)
     rows, clips = run(config, tmp_path / "unbroken")
-    resumed, rest = run(config, tmp_path / "resumed", tmp_path / "unbroken" / "kept-6")
-    assert resumed == [row for row in rows if row["step"] > 6]
+    (tmp_path / "ended").mkdir()
+    (tmp_path / "ended" / "ends-after").write_text("5")
+    assert run(config, tmp_path / "ended")[0][-1]["step"] == 5
+    resumed, rest = run(config, tmp_path / "resumed", tmp_path / "ended" / "kept-5")
+    later, again = ([row for row in found if row["step"] > 8] for found in (rows, resumed))
+    assert again == later, "of the first steps of a process it logs the mean"
     for all_clips, last in zip(clips, rest, strict=True):
         assert len(all_clips) == 24
-        assert last == all_clips[12:]
+        assert last == all_clips[10:]
     assert not set(clips[0][:20]) & set(clips[1][:20])
 
 

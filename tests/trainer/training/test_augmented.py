@@ -1,14 +1,11 @@
 """Trainings on changed waveforms: the same samples however they are trained on, and windows that hold them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
-from distributed_run import list_samples
-from processes import run_workers
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedData, prepare
@@ -39,30 +36,27 @@ def data(config: TrainConfig) -> PreparedData:
     return prepare(config, waveforms=True)
 
 
-def samples(config: TrainConfig, folder: Path) -> dict[str, str]:
-    """Digests of all training samples, with their windows, by epoch and clip; several workers are processes."""
-    folder.mkdir()
-    if config.workers > 1:
-        run_workers("samples", config, folder)
-    else:
-        list_samples(config, folder)
-    found: dict[str, str] = {}
-    for rank in range(config.workers):
-        found |= json.loads((folder / f"samples-{rank}.json").read_text())
+def samples(config: TrainConfig, data: PreparedData, folder: Path) -> dict[tuple[int, int], bytes]:
+    """All training samples, as long as their windows, by epoch and clip."""
+    trainer = make_trainer(config, data, data.splits["validation"], folder)
+    batches = zip(trainer.get_train_dataloader(), trainer.plan.passes(0), strict=True)
+    found = {
+        (clip.epoch, clip.clip): features.numpy().tobytes()
+        for batch, clips in batches
+        for clip, features in zip(clips, batch["input_features"], strict=False)
+    }
     assert len(found) == 40
     return found
 
 
-def test_samples_are_the_same_for_all_workers_and_splits_of_a_batch(
-    config: TrainConfig, tmp_path: Path
+def test_samples_are_the_same_for_all_splits_of_a_batch_and_loading_processes(
+    config: TrainConfig, data: PreparedData, tmp_path: Path
 ) -> None:
-    whole = samples(config, tmp_path / "one")
+    """That they are for several workers shows in the losses of a training (test_distributed)."""
+    whole = samples(config, data, tmp_path)
     assert len(set(whole.values())) > 35, "each epoch has others"
-    for name, changes in {
-        "loading": {"train_batch_size": 2, "gradient_accumulation_steps": 4, "dataloader_workers": 2},
-        "two": {"workers": 2, "train_batch_size": 1, "gradient_accumulation_steps": 4},
-    }.items():
-        assert samples(config.replace(**changes), tmp_path / name) == whole, name
+    changes = {"train_batch_size": 2, "gradient_accumulation_steps": 4, "dataloader_workers": 2}
+    assert samples(config.replace(**changes), data, tmp_path) == whole
 
 
 def augmented_split(config: TrainConfig, data: PreparedData) -> AugmentedSplit:
