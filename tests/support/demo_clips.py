@@ -24,26 +24,20 @@ def demo_clips(split: str = "test") -> list[tuple[np.ndarray, str]]:
     ]
 
 
-def joined(clips: Sequence[np.ndarray], pause: float, noise: float = 0.0) -> np.ndarray:
-    """Clips with so many seconds of noise of this amplitude (or silence) before, between and after them."""
-    random = np.random.default_rng(0)
-    length = round(pause * SAMPLE_RATE)
-    parts = [noise * random.standard_normal(length)]
-    for clip in clips:
-        parts += [clip, noise * random.standard_normal(length)]
-    return np.concatenate(parts).astype(np.float32)
+def joined(clips: Sequence[np.ndarray], pause: float) -> np.ndarray:
+    """Clips with so many seconds of silence before, between and after them."""
+    silence = np.zeros(round(pause * SAMPLE_RATE), np.float32)
+    return np.concatenate([silence, *(part for clip in clips for part in (clip, silence))])
 
 
-def recording(
-    first: int, count: int, *, pause: float = 0.8
-) -> tuple[np.ndarray, list[tuple[float, float, str]]]:
-    """Training clips with so many seconds of silence between, and start, end and text of each."""
-    parts, cues, place = [np.zeros(SAMPLE_RATE, np.float32)], [], SAMPLE_RATE
-    for audio, text in demo_clips("train")[first : first + count]:
-        cues.append((place / SAMPLE_RATE, (place + len(audio)) / SAMPLE_RATE, text))
-        parts += [audio, np.zeros(round(pause * SAMPLE_RATE), np.float32)]
-        place += len(audio) + round(pause * SAMPLE_RATE)
-    return np.concatenate(parts), cues
+def recording(first: int, count: int) -> tuple[np.ndarray, list[tuple[float, float, str]]]:
+    """Training clips with 0.8 seconds of silence between, and start, end and text of each."""
+    clips, cues, place = demo_clips("train")[first : first + count], [], 0.8
+    for audio, text in clips:
+        end = place + len(audio) / SAMPLE_RATE
+        cues.append((place, end, text))
+        place = end + 0.8
+    return joined([audio for audio, _ in clips], 0.8), cues
 
 
 def _stamp(seconds: float) -> str:

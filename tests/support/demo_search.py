@@ -74,7 +74,6 @@ def demo_search() -> Path:
 
 
 def demo_experiment() -> Path:
-    """Its folder of the experiment."""
     return demo_search() / "experiments" / NAME
 
 

@@ -1,9 +1,9 @@
 """A local server of the Hugging Face hub's shape, for tests: folders served as repositories.
 
 It answers what `huggingface_hub`, `datasets` and `transformers` ask when they download (repository information,
-file trees, paths, files with commit, entity tag and byte ranges) and, for those who have a token, when they upload:
-who one is, new repositories, which files are large, large files by git LFS, commits. The hub's newer way for large
-files (Xet) is not spoken; clients are told to do without by HF_HUB_DISABLE_XET.
+file trees, files with commit, entity tag and byte ranges) and, for those who have a token, when they upload: new
+repositories, which files are large, large files by git LFS, commits. The hub's newer way for large files (Xet) is not
+spoken; clients are told to do without by HF_HUB_DISABLE_XET.
 `<root>/<kind>/<org>/<name>/<branch>/` is one branch of a repository, with `kind` being `models` or `datasets`
 and slashes in the branch written as `+`.
 """
@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 LARGE = re.compile(r"\.(safetensors|bin|model)$")
 """Files that go by LFS."""
 WRITE, READ = "hf_aTokenThatMayWrite", "hf_aTokenThatMayRead"
-"""Tokens of `me`, who is a member of `team` and may only read in `readers`."""
+"""Tokens of `me`, who is a member of `team`."""
 
 
 class NotThereError(Exception):
@@ -56,7 +56,7 @@ class Hub(ThreadingHTTPServer):
         self.fault: Callable[[str], None] = lambda request: None
         """Called with every request; may raise `RefusedError` or `DroppedError`."""
         self.private: set[str] = set()
-        """Repositories, as `models/org/name`, that only members see."""
+        """Repositories, as `models/org/name`, that were made so."""
         self.commits: list[dict[str, Any]] = []
         """What was committed: `repo`, `summary`, `added`, `deleted`."""
         self.objects: dict[str, bytes] = {}
@@ -156,19 +156,10 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815
 
     def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding") != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        parts = []
-        while size := int(self.rfile.readline(), 16):
-            parts.append(self.rfile.read(size))
-            self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(parts)
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def _route(self, path: str, body: bytes) -> None:
-        if path == "/api/whoami-v2":
-            self._send_json(self._whoami())
-        elif path == "/api/repos/create":
+        if path == "/api/repos/create":
             self._send_json(self._create(json.loads(body)))
         elif path == "/api/validate-yaml":  # the hub's own check of a README
             self._send_json({"errors": [], "warnings": []})
@@ -189,28 +180,13 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             raise NotThereError("EntryNotFound")
 
-    def _whoami(self) -> dict[str, Any]:
+    def _members_only(self, repo: str) -> None:
+        """Raise where the token may not write to a repository's namespace."""
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         if token not in (WRITE, READ):
             raise RefusedError(401, "Invalid username or password.")
-        role = "write" if token == WRITE else "read"
-        return {
-            "type": "user",
-            "name": "me",
-            "orgs": [{"name": "team", "roleInOrg": "write"}, {"name": "readers", "roleInOrg": "read"}],
-            "auth": {"type": "access_token", "accessToken": {"displayName": "laptop", "role": role}},
-        }
-
-    def _members_only(self, repo: str) -> None:
-        """Raise where the token may not write to a repository's namespace."""
-        me = self._whoami()
-        if me["auth"]["accessToken"]["role"] != "write" or repo.split("/")[1] not in ("me", "team"):
+        if token != WRITE or repo.split("/")[1] not in ("me", "team"):
             raise RefusedError(403, "You don't have the rights to do that here")
-
-    def _see(self, repo: str) -> None:
-        """Raise where a repository is private and the token is nobody's of its namespace."""
-        if repo in self.server.private and not self.headers.get("Authorization"):
-            raise NotThereError("RepoNotFound")
 
     def _create(self, asked: dict[str, Any]) -> dict[str, str]:
         name = f"{asked.get('organization') or 'me'}/{asked['name']}"
@@ -227,7 +203,6 @@ class _Handler(BaseHTTPRequestHandler):
         return {"transfer": "basic", "objects": [answer(entry) for entry in asked["objects"]]}
 
     def _api(self, repo: str, what: str, revision: str, inside: str, body: bytes) -> Any:
-        self._see(repo)
         folder, commit = self.server.branch(repo, revision)
         if what in ("preupload", "commit"):
             self._members_only(repo)
@@ -250,15 +225,6 @@ class _Handler(BaseHTTPRequestHandler):
                 raise NotThereError("EntryNotFound")
             deep = parse_qs(urlsplit(self.path).query).get("recursive", ["false"])[0].lower() == "true"
             return [_entry(folder, path) for path in sorted(place.rglob("*") if deep else place.iterdir())]
-        if what == "paths-info":
-            text = body.decode()
-            paths = json.loads(text)["paths"] if text.startswith("{") else parse_qs(text).get("paths", [])
-            return [_entry(folder, folder / name) for name in paths if (folder / name).exists()]
-        if what == "refs":
-            return {
-                "branches": [{"name": "main", "ref": "refs/heads/main", "targetCommit": commit}],
-                "tags": [],
-            }
         raise NotThereError("EntryNotFound")
 
     def _change(self, repo: str, folder: Path, what: str, body: bytes) -> dict[str, Any]:
@@ -284,7 +250,6 @@ class _Handler(BaseHTTPRequestHandler):
         }
 
     def _send_file(self, repo: str, revision: str, inside: str) -> None:
-        self._see(repo)
         folder, commit = self.server.branch(repo, revision)
         path = folder / inside
         if not path.is_file():

@@ -100,12 +100,10 @@ class MadeLog:
 
     @property
     def entries(self) -> list[Entry]:
-        """All events."""
         path = self.folder / EVENTS_FILE
         return list(parse(path.read_bytes(), path))
 
     def append(self, *events: Event) -> None:
-        """Write events down."""
         self.log.append(*events)
 
     def session(self, *, gpus_per_trial: float = 0.0, **changes: Any) -> None:
@@ -161,7 +159,6 @@ class MadeLog:
             self.append(event)
 
     def end(self, trial: str, status: Any = "completed", error: str | None = None) -> None:
-        """It ends."""
         run = self.log.state.run(trial)
         seen, epoch = run.samples_seen, run.epoch
         self.append(TrialEnded(trial_id=trial, status=status, error=error, samples_seen=seen, epoch=epoch))

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from trainer.data.clips import ClipTable, load_clips
 from trainer.data.prepared import PreparedData
 from trainer.data.sources import DEMO_DATA
 from trainer.errors import DataError
+from trainer.model.pretrained import DEMO_MODEL
 
 RATE = 16_000
 
@@ -68,7 +70,7 @@ def records(rows: list[Example], *, clips: str = "clips/") -> list[dict[str, str
     ]
 
 
-def write_manifest(path: Path, rows: list[dict[str, Any]], *, quoting: int = csv.QUOTE_MINIMAL) -> Path:
+def write_manifest(path: Path, rows: list[dict[str, Any]]) -> Path:
     """CSV, TSV, JSONL or Parquet, by the suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
@@ -114,7 +116,7 @@ def write_hub_parquet(folder: Path, rows: list[Example], clips: Path) -> Path:
     return folder
 
 
-def write_processor(folder: Path, *, window: int = 2, max_tokens: int = 64) -> Path:
+def write_processor(folder: Path, *, window: int = 2) -> Path:
     """A Whisper folder with processor and `config.json`: a vocabulary of bytes, a window of 2 seconds."""
     from tokenizers import pre_tokenizers
     from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperProcessor, WhisperTokenizer
@@ -140,7 +142,7 @@ def write_processor(folder: Path, *, window: int = 2, max_tokens: int = 64) -> P
         encoder_ffn_dim=16,
         decoder_ffn_dim=16,
         max_source_positions=window * 50,
-        max_target_positions=max_tokens,
+        max_target_positions=64,
         decoder_start_token_id=ids[1],
         bos_token_id=ids[0],
         eos_token_id=ids[0],
@@ -148,6 +150,13 @@ def write_processor(folder: Path, *, window: int = 2, max_tokens: int = 64) -> P
         suppress_tokens=None,
         begin_suppress_tokens=None,
     ).save_pretrained(folder)
+    return folder
+
+
+def demo_copy(folder: Path, file: str, **settings: Any) -> Path:
+    """The demo's model with other settings in this file of it."""
+    shutil.copytree(DEMO_MODEL, folder)
+    (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | settings))
     return folder
 
 
@@ -162,7 +171,7 @@ def make_small_whisper(folder: Path) -> Path:
     values = load_model_config(TrainConfig().model).to_dict()
     torch.manual_seed(0)
     model = WhisperForConditionalGeneration(WhisperConfig.from_dict(values | {"d_model": 384}))
-    model.generation_config = GenerationConfig.from_pretrained(DEMO_DATA.parent / "model")
+    model.generation_config = GenerationConfig.from_pretrained(DEMO_MODEL)
     model.save_pretrained(folder)
     load_processor(TrainConfig()).save_pretrained(folder)
     return folder
@@ -306,15 +315,8 @@ def write_shards(folder: Path, kind: str = "parquet", *, shards: int = 4, rows: 
         count = shards if split == "train" else 1
         for number in range(count):
             path = folder / f"{split}-{number:05}-of-{count:05}.{kind}"
-            (_write_tar if kind == "tar" else _write_parquet)(path, mine[number::count])
+            (_write_tar if kind == "tar" else write_manifest)(path, mine[number::count])
     return folder
-
-
-def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=4)
 
 
 def _write_tar(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -38,7 +38,6 @@ def mlflow_server(folder: Path) -> Iterator[str]:
 
 
 def answers(url: str) -> bool:
-    """Whether a server of MLflow does."""
     try:
         with DIRECT.open(f"{url}/health", timeout=2):
             return True

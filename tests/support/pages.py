@@ -92,7 +92,6 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """All texts in one line."""
         return " ".join(self.texts)
 
     @property

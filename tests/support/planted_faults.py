@@ -100,8 +100,8 @@ class Planter:
 
     def plant_all(self) -> Path:
         """Plant every fault and write the manifest; the folder."""
-        self.plant_swaps()
         for plant in (
+            self.plant_swaps,
             self.plant_sounds,
             self.plant_copies,
             self.plant_leaks,

@@ -29,7 +29,6 @@ PREPARED.set_forkserver_preload(["distributed_run", "trainer.training.whisper_tr
 
 
 def tune_whisper(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
     command = [sys.executable, *TUNE, *words]
     options: Any = {"cwd": cwd, "env": {**os.environ, **environment}, "stdin": subprocess.DEVNULL}
     return subprocess.run(command, capture_output=True, text=True, timeout=560, check=False, **options)
@@ -75,13 +74,11 @@ def run_workers(action: str, config: TrainConfig, folder: Path) -> str:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody has."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
 def ray_command() -> list[str]:
-    """`ray` of this environment."""
     return [str(Path(sys.executable).with_name("ray"))]
 
 

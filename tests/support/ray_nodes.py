@@ -100,7 +100,6 @@ class Nodes:
         self.close()
 
     def close(self) -> None:
-        """End everything."""
         if self._token_before is None:
             os.environ.pop("RAY_AUTH_TOKEN", None)
         else:

@@ -35,8 +35,9 @@ def give_keys(monkeypatch: pytest.MonkeyPatch, cache: Path | None = None) -> Non
 class S3Server:
     """The server with one bucket, started on a free port that it keeps over a restart."""
 
-    def __init__(self, bucket: str, *, refuses: bool = False) -> None:
-        self.bucket = bucket
+    bucket = "experiments"
+
+    def __init__(self, *, refuses: bool = False) -> None:
         self._environment = {"INITIAL_NO_AUTH_ACTION_COUNT": "1"} if refuses else {}
         self.port = free_port()
 
@@ -73,14 +74,9 @@ class S3Server:
 
 
 @contextlib.contextmanager
-def s3_server(bucket: str = "experiments", *, refuses: bool = False) -> Iterator[S3Server]:
-    """A running server that is gone in the end.
-
-    Args:
-        bucket: the one bucket that it has.
-        refuses: no key is good enough for it.
-    """
-    server = S3Server(bucket, refuses=refuses)
+def s3_server(*, refuses: bool = False) -> Iterator[S3Server]:
+    """A running server that is gone in the end; no key is good enough for one that `refuses`."""
+    server = S3Server(refuses=refuses)
     server.start()
     try:
         yield server

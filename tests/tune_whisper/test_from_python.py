@@ -85,6 +85,12 @@ MISTAKES: list[tuple[Callable[..., Any], dict[str, Any], type[UserError], str]] 
         "argument trials: invalid int value: 'many'; see help(search)",
     ),
     (search, {"space": "lr_batch", "plateau_points": 1}, ConfigError, "plateau=N; add that or remove"),
+    (
+        search,
+        {"space": "lr_batch", "guard": ["a.csv", "b.csv:-1"]},
+        ConfigError,
+        "b.csv:-1: MAX_LOSS -1 must be",
+    ),
     (search, {"resume": "nothing"}, ExperimentError, "no experiment 'nothing' in experiments"),
     (train, {"trial": "001"}, ConfigError, "from_experiment=EXPERIMENT, whose settings"),
     (

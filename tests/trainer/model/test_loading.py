@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,37 +10,20 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from make_data import write_processor
+from make_data import demo_copy, write_processor
 from safetensors.torch import load_file, save_file
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from trainer.config import TrainConfig
 from trainer.errors import ModelError
 from trainer.model.averaging import load_mean
-from trainer.model.pretrained import DEMO_MODEL
 from trainer.model.processor import load_processor
 from trainer.model.rates import STEPS, default_learning_rate, learning_rates, published_rates
 from trainer.model.whisper import load_model
 
 
-@pytest.mark.parametrize("name", ["no/such/folder", "nonsense"])
-def test_unknown_model_is_one_line(name: str) -> None:
-    with pytest.raises(ModelError) as caught:
-        load_processor(TrainConfig(model=name))
-    assert name in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def demo_copy(folder: Path, **settings: Any) -> Path:
-    """The demo model with other settings in its configuration."""
-    shutil.copytree(DEMO_MODEL, folder)
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-    return folder
-
-
 def test_a_model_without_tokenizer_is_refused(tmp_path: Path) -> None:
-    folder = demo_copy(tmp_path / "model")
+    folder = demo_copy(tmp_path / "model", "config.json")
     found = json.loads((folder / "tokenizer.json").read_text())["model"]
     (folder / "tokenizer.json").unlink()
     config = TrainConfig(model=str(folder))
@@ -83,7 +65,7 @@ def renamed(folder: Path) -> None:
 def test_weights_that_are_damaged_or_of_another_model_are_one_line(
     tmp_path: Path, damage: Callable[[Path], None] | None, settings: dict[str, Any], told: str
 ) -> None:
-    folder = demo_copy(tmp_path / "model", **settings)
+    folder = demo_copy(tmp_path / "model", "config.json", **settings)
     if damage:
         damage(folder)
     with pytest.raises(ModelError, match=told) as caught:
@@ -92,13 +74,13 @@ def test_weights_that_are_damaged_or_of_another_model_are_one_line(
 
 
 def test_a_pickle_beside_safetensors_is_left_alone(tmp_path: Path) -> None:
-    folder = demo_copy(tmp_path / "model")
+    folder = demo_copy(tmp_path / "model", "config.json")
     (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
     load_model(TrainConfig(model=str(folder)), load_processor(TrainConfig()))
 
 
 def test_a_pickle_is_converted_as_the_error_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = demo_copy(tmp_path / "my model")
+    folder = demo_copy(tmp_path / "my model", "config.json")
     expected = load_file(folder / "model.safetensors")
     pickled(folder)
     config = TrainConfig(model=str(folder))

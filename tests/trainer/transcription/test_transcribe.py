@@ -1,7 +1,6 @@
 """Recordings are cut at pauses and decoded as an evaluation decodes; nothing is lost at the cuts."""
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +8,10 @@ import pytest
 import soundfile
 import torch
 from demo_clips import demo_clips, joined
+from make_data import demo_copy
 from training import evaluate
 
 from trainer.config import TrainConfig
-from trainer.model.pretrained import DEMO_MODEL
 from trainer.transcription.transcribe import Transcriber, find_speech, read_recording
 from trainer.transcription.transcripts import Segment, Transcript, mark_differences, write
 
@@ -25,20 +24,11 @@ def load(model: str | Path = "demo", batch_size: int = 16, language: str | None 
 
 @pytest.fixture(scope="module")
 def demo() -> Transcriber:
-    """The embedded model."""
     return load()
 
 
 def segments(model: Transcriber, audio: np.ndarray) -> list[Segment]:
     return model.transcribe(audio, find_speech(audio, model.window))[1]
-
-
-def other(folder: Path, **settings: object) -> Path:
-    """The demo's model with other settings of its generation."""
-    shutil.copytree(DEMO_MODEL, folder)
-    config = folder / "generation_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | settings))
-    return folder
 
 
 def test_decodes_as_an_evaluation_does(demo: Transcriber, small_config: TrainConfig) -> None:
@@ -87,7 +77,7 @@ def test_nobody_speaks_or_softly(tmp_path: Path) -> None:
 
 def test_the_language_is_detected_where_none_is_given(tmp_path: Path) -> None:
     clip = demo_clips()[0][0]
-    model = load(other(tmp_path / "open", language=None, task=None))
+    model = load(demo_copy(tmp_path / "open", "generation_config.json", language=None, task=None))
     assert model.language is None
     language, [segment] = model.transcribe(clip, [(0, len(clip))])
     assert language == "en"  # the only one that it ever heard

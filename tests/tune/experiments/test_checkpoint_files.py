@@ -1,11 +1,10 @@
 """Checkpoints in a folder and on a server that speaks S3: of several nodes, made again, half, and what is left here."""
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from s3_server import give_keys, s3_server
+from s3_server import S3Server, give_keys
 
 from trainer.manifest import problem_of
 from tune.experiments.checkpoint_files import CheckpointFiles
@@ -16,15 +15,12 @@ NAME = "trials/001/checkpoint_000000400"
 
 @pytest.fixture(params=["folder", "s3"])
 def files(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[CheckpointFiles]:
+    request: pytest.FixtureRequest, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> CheckpointFiles:
     give_keys(monkeypatch, tmp_path / "cache")
     move_to_node("first", tmp_path, monkeypatch)
-    if request.param == "folder":
-        yield CheckpointFiles(Storage.parse(tmp_path / "experiments").experiment("x"))
-        return
-    with s3_server() as server:
-        yield CheckpointFiles(Storage.parse(server.uri("searches")).experiment("x"))
+    place = tmp_path if request.param == "folder" else server.uri(tmp_path.name)
+    return CheckpointFiles(Storage.parse(place).experiment("x"))
 
 
 def move_to_node(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +30,6 @@ def move_to_node(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def write(files: CheckpointFiles, **content: str) -> Path:
-    """What a node writes."""
     written = files.place(NAME)
     for name, text in content.items():
         written.mkdir(parents=True, exist_ok=True)

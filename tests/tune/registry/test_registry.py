@@ -17,16 +17,15 @@ from typing import Any
 import jiwer
 import mlflow
 import numpy as np
-import pyarrow.parquet
 import pytest
 import soundfile
 import soxr
 from made_experiments import MadeLog
+from make_data import demo_copy, demo_rows
 from mlflow_server import client_of, mlflow_server, wait_for
 from processes import free_port
-from s3_server import KEYS, s3_server
+from s3_server import give_keys, s3_server
 
-import trainer
 from trainer.data.audio import SAMPLE_RATE, read_audio
 from tune.cli import main
 from tune.experiments.events import ExportChosen, FinalRoundPlanned, ResultsWritten, TrialsOver
@@ -36,8 +35,7 @@ from tune.experiments.results import run_ids, write_results
 from tune.experiments.storage import Storage
 
 ROOT = Path(__file__).resolve().parents[3]
-DEMO = Path(trainer.__file__).parent / "demo"
-CLIPS = pyarrow.parquet.read_table(DEMO / "data" / "test.parquet").to_pylist()[:25]
+CLIPS = demo_rows("test", 25)
 FILES = [clip["audio"]["bytes"] for clip in CLIPS]
 """OGG files at 16 kHz."""
 NAME = "whisper demo"
@@ -61,11 +59,9 @@ sys.meta_path.insert(0, Refuse())
 """
 
 
-def export_demo(folder: Path, **generation: Any) -> Path:
-    """What an export of the trial 003-r1 of `spring` writes, with other values in its generation config."""
-    shutil.copytree(DEMO / "model", folder)
-    path = folder / "generation_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_beams": 1} | generation))
+def export_demo(folder: Path) -> Path:
+    """What an export of the trial 003-r1 of `spring` writes."""
+    demo_copy(folder, "generation_config.json", num_beams=1)
     evaluation = {"experiment": "spring", "trial_id": "003-r1", "evaluations": RATES}
     (folder / "evaluation.json").write_text(json.dumps(evaluation))
     (folder / "train_config.json").write_text(json.dumps({"model": "demo"}))
@@ -268,11 +264,9 @@ def test_no_store_is_known(
 def test_an_experiment_in_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Registered on one machine, loaded on another: the model's files go where the experiment is."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    for name, value in {**KEYS, "AWS_EC2_METADATA_DISABLED": "true"}.items():
-        monkeypatch.setenv(name, value)
+    give_keys(monkeypatch, tmp_path / "first")
     with s3_server() as store:
         storage = Storage.parse(store.uri("experiments"))
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "first"))
         folder = storage.experiment("spring")
         shop = Shop(tmp_path, folder.path)
         folder.upload_log(lambda: None)

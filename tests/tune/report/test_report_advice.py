@@ -82,25 +82,6 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
 }
 
 
-GAINS: dict[str, tuple[float, bool, str]] = {
-    "within seeds": (
-        19.5,
-        False,
-        "0.50 points: 2 % fewer errors; within noise: two seeds can differ by 1.4 points",
-    ),
-    "beyond seeds": (17, False, "3.00 points: 15 % fewer errors"),
-    "within clips": (18, True, "2.00 points: 10 % fewer errors; within noise: its 95 % interval, -"),
-    "beyond clips": (5, True, "15.00 points: 75 % fewer errors, 95 % interval 1"),
-}
-
-
-@pytest.mark.parametrize("case", GAINS)
-def test_how_sure_a_gain_is(case: str, tmp_path: Path) -> None:
-    wer, clips, said = GAINS[case]
-    found = analysed(tmp_path, [whole(1, wer)], baseline=20.0, base_clips=clips).gain_text
-    assert found.startswith(said) and (clips or found == said)
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_a_rule(case: str, tmp_path: Path) -> None:
     rule, trials, kinds, said = CASES[case]

@@ -1,14 +1,13 @@
 """The mean of the winner's repeats: in the log before anything acts on it, and never measured twice."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from made_experiments import measured
-from rich.console import Console
 from test_final_round import Search
+from test_search_summary import printed
 from test_state_machine import RUNGS
 
 import tune_whisper
@@ -22,7 +21,6 @@ from tune.report.writer import make_page
 from tune.runs.candidates import measure_average
 from tune.runs.final_round import choose_export, compare
 from tune.runs.outcome import Outcome
-from tune.runs.search_display import print_summary
 from tune.tracking.mlflow_runs import run_name, trial_run
 from tune.tracking.mlflow_texts import experiment_note
 from tune.workers.averages import Measured
@@ -168,9 +166,8 @@ def test_all_that_is_made_from_the_log_tells_of_it(tmp_path: Path) -> None:
     rates = {"wer": 24.0, "cer": 8.0, "clips": 10}
     card = model_card(saved, saved.best, {"validation": {"before": rates, "after": rates}}, 4.0)
     assert f"{whom.replace('the mean', 'the mean of the weights', 1)} (a [model soup]" in str(card)
-    console = Console(file=io.StringIO(), width=200)
-    print_summary(Outcome(search.plan, saved.state), console)
-    printed = console.file.getvalue()  # type: ignore[attr-defined]
-    assert f"best      WER  24.00 %  {whom}, to be exported" in printed
+    assert f"best      WER  24.00 %  {whom}, to be exported" in "\n".join(
+        printed(Outcome(search.plan, saved.state))
+    )
     found = tune_whisper.load_experiment("x", storage=search.storage.text)
     assert (found.best, found.wer) == (found.runs["001-a1"], 31.5)

@@ -463,8 +463,8 @@ class SearchMachine(RuleBasedStateMachine):
 
     def end(self) -> None:
         dropped = [run.trial_id for run in self.state.runs if run.weights_dropped]
-        choose_export(self.experiment, self.refuse)
-        finish(self.experiment, self.refuse)
+        choose_export(self.experiment, pytest.fail)
+        finish(self.experiment, pytest.fail)
         failed = self.state.over is not None and self.state.over.reason == "failures"
         if self.state.open_repeats or self.state.open_average or failed:
             assert dropped == [run.trial_id for run in self.state.runs if run.weights_dropped]
@@ -473,9 +473,6 @@ class SearchMachine(RuleBasedStateMachine):
         assert written == json.loads(json.dumps(made_again))
         self.experiment.close()
         self.experiment = self.callback = None
-
-    def refuse(self, text: str) -> None:
-        raise AssertionError(text)
 
     # -- its interruptions --------------------------------------------------------------------------------------
 
@@ -487,7 +484,7 @@ class SearchMachine(RuleBasedStateMachine):
     @rule()
     def someone_finishes(self) -> None:
         """As `export` does with what it finds."""
-        finish_if_left(self.plan.experiment_folder, self.refuse)
+        finish_if_left(self.plan.experiment_folder, pytest.fail)
 
     @precondition(lambda self: self.experiment is None)
     @rule(
@@ -522,8 +519,8 @@ class SearchMachine(RuleBasedStateMachine):
                 self.end()
                 return
             self.begin_session()
-            remove_dropped(self.experiment, self.refuse)
-            remove_unnamed_checkpoints(self.experiment, self.refuse)
+            remove_dropped(self.experiment, pytest.fail)
+            remove_unnamed_checkpoints(self.experiment, pytest.fail)
             self.look()
 
     # -- what holds after every step ----------------------------------------------------------------------------

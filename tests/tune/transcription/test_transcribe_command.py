@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 from demo_clips import demo_clips, joined
+from make_data import demo_copy
 
-from trainer.model.pretrained import DEMO_MODEL
 from tune.cli import main
 
 RATE = 16_000
@@ -117,9 +117,7 @@ def test_damaged_and_empty_recordings(talks: Path, run: Run) -> None:
 
 
 def test_two_models_side_by_side(talks: Path, run: Run) -> None:
-    shutil.copytree(DEMO_MODEL, talks / "terse")
-    config = talks / "terse" / "generation_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_length": 2}))
+    demo_copy(talks / "terse", "generation_config.json", max_length=2)
     code, out, err = run("demo", "talks/long.wav", "--compare", "./terse")
     assert code == 0
     lines = out.splitlines()
