@@ -14,8 +14,7 @@ from training import train
 from transformers.optimization import Adafactor
 
 from trainer.config import TrainConfig
-from trainer.errors import ConfigError
-from trainer.optimizers import check_installed, extra_of, optimizer_bytes
+from trainer.optimizers import optimizer_bytes
 
 EIGHT_BIT = pytest.param(
     "adamw_8bit",
@@ -134,16 +133,3 @@ def test_what_an_optimizer_keeps_is_known(name: str) -> None:
     optimizer.step()
     maps = 2 * 4 * 256 if name == "adamw_8bit" else 0  # of bitsandbytes, shared by all weights
     assert kept(optimizer) == optimizer_bytes(name, model) + maps
-
-
-def test_a_missing_package_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    check_installed("adafactor")
-    assert extra_of("adafactor") is None
-    with pytest.raises(ConfigError) as error:
-        check_installed("adamw_8bit")
-    (line,) = str(error.value).splitlines()
-    assert line.startswith(
-        "optimizer='adamw_8bit': bitsandbytes is not installed; pip install 'tune-whisper[8bit]'"
-    )
-    assert extra_of("adamw_8bit") == "8bit"

@@ -92,17 +92,6 @@ def test_no_clip_is_lost_or_in_two_splits(place: Path, rows: list[Row]) -> None:
     assert not shared(table.splits, lambda clip: clip.path), "no file is in two splits"
 
 
-@given(rows=tables())
-def test_no_speaker_is_in_two_splits_where_that_is_asked(place: Path, rows: list[Row]) -> None:
-    rows = [{name: value for name, value in row.items() if name != "Split"} for row in rows]
-    table = load(place, rows, split_by="speaker")
-    if "speaker_id" not in rows[0]:
-        assert table is None
-    assume(table is not None)
-    assert not shared(table.splits, lambda clip: clip.cell("speaker_id"))
-    assert not shared(table.splits, lambda clip: clip.path)
-
-
 @given(rows=tables(), seed=st.integers(0, 3), data=st.data())
 def test_the_order_of_rows_does_not_matter(
     place: Path, rows: list[Row], seed: int, data: st.DataObject

@@ -157,36 +157,29 @@ def test_errors_of_each_clip_are_those_of_the_wer(trained: tuple[Path, dict[str,
 STEP, EVALUATION, SAVE, REPORT, BEFORE = 2.0, 100.0, 1e3, 1e4, 1e5
 
 
-class Clock:
-    """A clock that only goes on where something is done that takes long."""
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """It only goes on where something is done that takes long."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("trainer.training.callbacks.time", SimpleNamespace(monotonic=lambda: clock.now))
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def slow_down(name: str, seconds: float) -> None:
+        work = getattr(WhisperTrainer, name)
 
-    def slow(self, work: Callable[..., Any], seconds: float) -> Callable[..., Any]:
         def slower(*args: Any, **kwargs: Any) -> Any:
-            self.now += seconds
+            clock.now += seconds
             return work(*args, **kwargs)
 
-        return slower
+        monkeypatch.setattr(WhisperTrainer, name, slower)
 
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("trainer.training.callbacks.time", SimpleNamespace(monotonic=lambda: clock.now))
-    for name, seconds in {
-        "training_step": STEP,
-        "evaluate": EVALUATION,
-        "_save_checkpoint": SAVE,
-        "get_train_dataloader": BEFORE,
-    }.items():
-        monkeypatch.setattr(WhisperTrainer, name, clock.slow(getattr(WhisperTrainer, name), seconds))
+    seconds = {"training_step": STEP, "evaluate": EVALUATION, "_save_checkpoint": SAVE}
+    for name, each in {**seconds, "get_train_dataloader": BEFORE}.items():
+        slow_down(name, each)
     return clock
 
 
 def test_only_training_after_the_first_step_is_counted(
-    small_config: TrainConfig, tmp_path: Path, clock: Clock
+    small_config: TrainConfig, tmp_path: Path, clock: SimpleNamespace
 ) -> None:
     config = small_config.replace(
         max_steps=4, train_batch_size=4, evaluations=2, max_eval_clips=1, log_every_seconds=0.0

@@ -24,17 +24,16 @@ def one_step(small_config: TrainConfig) -> TrainConfig:
     )
 
 
-def test_too_small_a_disk_is_told_before_the_save(one_step: TrainConfig, tmp_path: Path) -> None:
-    told = r"0\.01 GB free, a checkpoint takes 0\.03 GB; make room"
-    with mounted(tmp_path / "disk", "size=8m") as folder:
+@pytest.mark.parametrize(
+    ("disk", "told"),
+    [
+        ("size=8m", r"0\.01 GB free, a checkpoint takes 0\.03 GB; make room"),  # before the save
+        ("size=64m,nr_inodes=8", "the disk is full"),  # in the middle of it, behind the weights
+    ],
+)
+def test_a_disk_that_is_full(one_step: TrainConfig, tmp_path: Path, disk: str, told: str) -> None:
+    with mounted(tmp_path / "disk", disk) as folder:
         with pytest.raises(DiskFullError, match=f"{folder}.*{told}"):
-            train(one_step, output_dir=folder)
-        assert list(folder.iterdir()) == []
-
-
-def test_a_disk_that_is_full_in_the_middle_of_a_save(one_step: TrainConfig, tmp_path: Path) -> None:
-    with mounted(tmp_path / "disk", "size=64m,nr_inodes=8") as folder:  # behind the weights
-        with pytest.raises(DiskFullError, match="the disk is full"):
             train(one_step, output_dir=folder)
         assert list(folder.iterdir()) == []
 

@@ -58,8 +58,6 @@ class Operations(TorchDispatchMode):
 
 
 class EvaluatesAfterTwo(TrainerCallback):
-    """Asks for an evaluation after two steps."""
-
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         control.should_evaluate = state.global_step == 2
 

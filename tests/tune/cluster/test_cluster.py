@@ -93,33 +93,13 @@ def test_addresses_that_a_search_cannot_join(
     assert "hush" not in error
 
 
-NO_FOLDER = "Ray cannot be started with its files in .*/ray: .* set RAY_TMPDIR to a folder"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        (
-            "RAY_ADDRESS",
-            "http://head:8265",
-            "RAY_ADDRESS=.*: start a search on a node .* or unset RAY_ADDRESS",
-        ),
-        ("RAY_TMPDIR", "{}/" + 60 * "a", NO_FOLDER),
-        ("TMPDIR", "{}/" + 60 * "a", NO_FOLDER),
-        ("RAY_TMPDIR", "{}", NO_FOLDER),
-    ],
-    ids=["dashboard", "long", "long of the system", "not writable"],
-)
-def test_the_environment_of_another_program_is_told_in_one_line(
-    name: str, value: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_where_ray_cannot_keep_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ray").touch()  # in place of its folder, since root may write to any
-    for variable in ("RAY_ADDRESS", "RAY_TMPDIR"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv(name, value.format(tmp_path))
-    with pytest.raises(ResourceError, match=told) as raised, ray_session(Console(quiet=True)):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    told = r"^Ray cannot be started with its files in .*/ray: .* set RAY_TMPDIR to a folder .*$"
+    with pytest.raises(ResourceError, match=told), ray_session(Console(quiet=True)):
         pass
-    assert "\n" not in str(raised.value)
 
 
 CHILD = """

@@ -1,4 +1,4 @@
-"""GPUs of trials: how many they may hold, cards that PyTorch cannot use, precision, shares."""
+"""GPUs of trials: how many they may hold, cards that PyTorch cannot use, precision, shares, use."""
 
 import os
 from pathlib import Path
@@ -19,6 +19,7 @@ from tune.cluster.session import gpu_precision
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.log import read_log
 from tune.workers.inputs import TrialInputs, runs_on
+from tune.workers.trainable import with_gpu_use
 
 
 @pytest.mark.parametrize(
@@ -123,3 +124,12 @@ def test_which_gpus_a_build_of_torch_has_code_for(capability: tuple[int, int], r
     built = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
     assert runs_on(capability, built) is runs
     assert not runs_on((8, 9), ["sm_90a"]) and not runs_on((9, 0), ["sm_100", "compute_100"])
+
+
+def test_its_use_is_sent_with_losses_every_ten_seconds() -> None:
+    sent: list[Any] = []
+    use = {"system/gpu_0_utilization_percentage": 90.0}
+    progress = with_gpu_use(sent.append, lambda: use)
+    for _ in range(2):
+        progress({"loss": 1.0}, None)
+    assert sent == [{"loss": 1.0, **use}, {"loss": 1.0}]

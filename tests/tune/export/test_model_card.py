@@ -1,9 +1,6 @@
 """The model card as the hub reads it: metadata by its own classes, and what a reader must be told."""
 
 import dataclasses
-import json
-import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +11,6 @@ from huggingface_hub import ModelCard
 from made_experiments import made_trial, write_experiment
 
 from trainer.config import TrainConfig
-from trainer.model.pretrained import DEMO_MODEL
-from tune.cli import main
 from tune.cluster.resources import TrialResources
 from tune.commands.export import export_parser
 from tune.experiments.events import Baseline, Data, FinalistsCompared, Prepared
@@ -245,34 +240,6 @@ def test_rates_of_sources_are_those_of_the_model() -> None:
     best = dataclasses.replace(trial("003", 1.0), best_value=20.0, best_sources={"own": {"wer": 20.0}})
     sources = {"own": {"language": ["be"], "task": [], "weight": 1.0, "clips": {}}}
     assert "| own | be | 1 |\n" in card(others=[best], sources=sources)
-
-
-def made_search(storage: Path, config: TrainConfig) -> None:
-    """A search `made` on few clips, whose best checkpoint is the demo's model as it was."""
-    names = ("cache_dir", "max_train_clips", "max_eval_clips", "generation_max_length")
-    settings = {name: getattr(config, name) for name in names}
-    trials = [made_trial(1, [80, 70, 60])]
-    folder = write_experiment(storage, trials, base_clips=True, settings=settings, real_data=True)
-    checkpoint = folder.path / "trials" / "001" / "checkpoint_3200"
-    shutil.copytree(DEMO_MODEL, checkpoint, dirs_exist_ok=True)
-
-
-def test_an_export_fills_in_what_it_measures(tmp_path: Path, small_config: TrainConfig) -> None:
-    made_search(tmp_path / "experiments", small_config)
-    out = tmp_path / "model"
-    assert main(["export", "made", "--storage", str(tmp_path / "experiments"), "--output", str(out)]) == 0
-    text = (out / "README.md").read_text()
-    assert "In brackets: 95 % intervals over the clips" in section(text, "Error rates")
-    found = json.loads((out / "evaluation.json").read_text())["evaluations"]
-    for split in ("validation", "test"):
-        for when, what in (("before", "base model"), ("after", "this model")):
-            rates = found[split][when]
-            low, high = rates["wer_interval"]
-            assert 0 < low < rates["wer"] < high
-            row = f"| {split} | {rates['clips']} | {what} | {rates['wer']:.2f} ({low:.2f} to {high:.2f}) |"
-            assert row in text
-    assert "- hours of audio: 0.02 train, 0.01 validation, 0.01 test" in text
-    assert re.search(r"window of 4 s; the longest had 2\.\d s\.", text)
 
 
 def test_of_a_mean_the_samples_of_each_model_are_told(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ STORAGE = "experiments"
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    """Its `results.json`."""
     return json.loads((demo_experiment() / "results.json").read_text())
 
 
@@ -153,6 +152,11 @@ def test_export_decodes_to_the_reported_wer_in_a_pipeline(
     assert f"{best['run']}, the mean of the weights of {' and '.join(mean['members'])}" in card
     told = json.loads(Path("model/evaluation.json").read_text())
     assert (told["trial_id"], told["reported_validation_wer"]) == (best["run"], best["wer"])
+    for split, measured in told["evaluations"].items():
+        for rates, what in ((measured["before"], "base model"), (measured["after"], "this model")):
+            wer = "{:.2f} ({:.2f} to {:.2f})".format(rates["wer"], *rates["wer_interval"])
+            assert f"| {split} | 12 | {what} | {wer} |" in card
+    assert "In brackets: 95 % intervals over the clips" in card and "- hours of audio: 0.02 train" in card
     assert yaml.safe_load(card.split("---")[1])["pipeline_tag"] == "automatic-speech-recognition"
     assert "the code is in `ctranslate2/README.md`" in card
     check = told["formats"]["ctranslate2"]["check"]

@@ -18,6 +18,7 @@ from ray_nodes import Nodes
 from search_process import QUICK, Search, frozen, results, state
 from small_disks import mounted
 
+from tune.cli import main
 from tune.experiments.events import TrialProposed
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.listing import list_experiments
@@ -72,7 +73,7 @@ def rays_of_session(session: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_interrupted_by_ctrl_c_and_no_secret_told(tmp_path: Path) -> None:
+def test_interrupted_by_ctrl_c_and_no_secret_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     experiment = tmp_path / "experiments" / "x"
     (tmp_path / "server").mkdir()
     with mlflow_server(tmp_path / "server") as address:
@@ -82,7 +83,8 @@ def test_interrupted_by_ctrl_c_and_no_secret_told(tmp_path: Path) -> None:
         search.wait_for("trial 001 epoch")
         assert listed(tmp_path) == "running"
         told = command_lines()
-        check_refusals(tmp_path)
+        assert main(["--resume", "x", "--storage", str(experiment.parent)]) == 2
+        assert capfd.readouterr().err.startswith("error: experiment 'x': is being run by process ")
         search.wait_for(lambda: far_from_a_rung(experiment))
         saved = state(experiment)["001"]["last_checkpoint"]  # what a kill would leave
         search.process.send_signal(signal.SIGINT)
@@ -129,17 +131,6 @@ def far_from_a_rung(experiment: Path) -> bool:
     """Whether the first trial has saved on the way to its next rung, and has most of it to go."""
     trial = state(experiment)["001"]
     return bool(trial["samples_seen"] < int(trial["last_checkpoint"][-9:]) < 1.5 * trial["samples_seen"])
-
-
-def check_refusals(folder: Path) -> None:
-    """While a search runs, nobody else takes its name, and nobody goes on with it."""
-    for second, refusal in (
-        (words(folder), "error: --experiment x: exists already in "),
-        (["--resume", "x"], "error: experiment 'x': is being run by process "),
-    ):
-        refused = Search(folder, *second)
-        assert (refused.end(), len(refused.log.splitlines())) == (2, 1)
-        assert refused.log.startswith(refusal)
 
 
 def check_files(experiment: Path, everything: Path, told: str) -> None:

@@ -174,27 +174,14 @@ def test_the_command_that_runs_it_again_asks_for_the_same(finalists: int, tmp_pa
     assert (arguments.storage.address, arguments.address) == (plan.storage.address, "auto")
 
 
-def resumed_search(storage: Storage) -> str:
+def test_on_another_machine_features_go_where_they_can(tmp_path: Path) -> None:
+    """Where it did not begin, the folder of its features is not there."""
+    trials = [made_trial(1, [50.0, 30.0, 12.0]), made_trial(2, [55.0])]
+    folder = write_experiment(tmp_path, trials, asked=3, state="interrupted")
+    config = Experiment.read(folder).settings.train_config
+    change_settings(folder.path, train_config={**config, "cache_dir": "/elsewhere/cache"})
+    storage = Storage.parse(tmp_path)
     resumed = resume("made", storage, {"trials": 3})
     resumed.experiment.close()
-    return resumed.plan.base.cache_dir
-
-
-def training_from(storage: Storage) -> str:
-    return training_plan("--storage", storage.text, "--from", "made").base.cache_dir
-
-
-def move(folder: Path) -> None:
-    """Leave an experiment as on a machine where it did not begin: the folder of the features is not there."""
-    settings = Experiment.read(Storage.parse(folder.parent).experiment(folder.name)).settings
-    change_settings(folder, train_config={**settings.train_config, "cache_dir": "/elsewhere/cache"})
-
-
-@pytest.mark.parametrize("command", [resumed_search, training_from])
-def test_on_another_machine_features_go_where_they_can(
-    command: Callable[[Storage], str], tmp_path: Path
-) -> None:
-    trials = [made_trial(1, [50.0, 30.0, 12.0]), made_trial(2, [55.0])]
-    move(write_experiment(tmp_path, trials, asked=3, state="interrupted").path)
-    storage = Storage.parse(tmp_path)
-    assert command(storage) == str(storage.feature_cache)
+    for plan in (resumed.plan, training_plan("--storage", storage.text, "--from", "made")):
+        assert plan.base.cache_dir == str(storage.feature_cache)

@@ -9,7 +9,7 @@ from plans import search_plan
 from scipy import stats
 
 from tune.experiments.storage import Storage
-from tune.runs.search_display import most_telling, time_left
+from tune.runs.search_display import most_telling
 from tune.search.finalists import (
     ClipErrors,
     Repeat,
@@ -208,17 +208,6 @@ def test_one_repeat_shows_no_spread_so_the_usual_one_is_taken() -> None:
     assert interval(far) == pytest.approx((3 - half, 3 + half), abs=0.01)
 
 
-def test_the_interval_of_a_known_case() -> None:
-    """Next to no noise of the clips: that of Student's t for two means of three, with a pooled deviation."""
-    verdict = judge_finalists(
-        {"001": [even(14.0), even(15.0), even(16.0)], "002": [even(18.0), even(19.0), even(20.0)]}
-    )
-    half = reach(1 / 3 + 1 / 3, freedom=4)  # both deviations are 1
-    assert interval(verdict) == pytest.approx((4 - half, 4 + half), abs=0.01)
-    half = reach(1 / 3, freedom=4)
-    assert verdict.scores[0].mean_interval == pytest.approx((15 - half, 15 + half), abs=0.01)
-
-
 def test_the_same_clips_are_compared() -> None:
     """Settings that differ by the same on every clip differ as far as seeds let them, however much the clips do."""
     hard = np.random.default_rng(3).integers(0, 60, CLIPS)
@@ -295,13 +284,6 @@ def test_a_best_checkpoint_of_weights_alone_is_nothing_to_go_on_from() -> None:
         resumable.append("".join(record.resumable))
     assert resumable == ["", "b", "b", "db"], "with a second choice, as the best one is none"
     assert record.checkpoint == "c"
-
-
-def test_the_time_left_is_that_of_samples_to_come() -> None:
-    records = Records()
-    assert time_left(records, 4, 900, 10.0) is None
-    records.start("001", {}).add_evaluation({"samples_seen": 300, "wer": 30.0, "epoch": 3.0})
-    assert time_left(records, 4, 900, 10.0) == 10 * (600 + 3 * 900) / 300
 
 
 def test_trials_from_1000_on_come_after_those_before() -> None:

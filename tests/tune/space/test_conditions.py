@@ -142,9 +142,6 @@ def test_warmup_in_steps_or_as_a_share(load: Load) -> None:
         load(text % "100")
 
 
-# --- priors
-
-
 def drawn(space: SearchSpace, name: str, proposer: str, count: int = 300) -> list[Any]:
     """Random proposals of a sampler before it has a model."""
     found = []

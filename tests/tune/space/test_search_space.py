@@ -114,9 +114,6 @@ def test_text_fields_take_what_is_written(load: Load) -> None:
     assert space.fixed == {"language": "no", "data_config": "11", "data": "on", "row_filter": "2024-01-01"}
 
 
-# --- overrides
-
-
 def test_an_override_takes_a_parameter_out_of_the_search(load: Load) -> None:
     text = FLAT.replace("scheduler:", "  - {learning_rate: 2e-4, warmup_ratio: 0.1}\nscheduler:")
     assert len(load(text).try_first) == 2
@@ -177,9 +174,6 @@ def test_parse_set_tells_all_mistakes_at_once() -> None:
     ]
 
 
-# --- auto
-
-
 def test_resolve_puts_numbers_in_place_of_auto(load: Load) -> None:
     space = load("learning_rate: {type: float, low: auto, high: auto, log: true}\ntry_first: [{}]")
     assert space.describe() == [("learning_rate", "a tenth to ten times the model's default, log scale")]
@@ -230,14 +224,3 @@ def test_the_usual_settings_are_tried_after_the_points_given(load: Load) -> None
     assert space.try_first == [first]
     assert space.with_recipe(2e-5).try_first == [first, usual]
     assert space.with_recipe(2e-5).with_recipe(2e-5).try_first == [first, usual]
-
-
-# --- Optuna
-
-
-def test_whole_numbers_reach_both_ends_on_a_log_scale(load: Load) -> None:
-    import optuna
-
-    distributions = load("warmup_steps: {type: int, low: 2, high: 5, log: true}").to_optuna()
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    assert {study.ask(distributions).params["warmup_steps"] for _ in range(200)} == {2, 3, 4, 5}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -221,20 +220,6 @@ def test_another_store_gets_nothing(folder: Path, tmp_path: Path, capsys: pytest
     assert main(words(made, "--tracking-uri", other)) == 2
     assert "--tracking-uri must name the store that the search used" in capsys.readouterr().err
     assert client_of(other).get_experiment_by_name(made.name) is None
-
-
-def test_an_experiment_that_was_moved_is_written_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = MadeLog(tmp_path / "x")
-    made.whole()
-    made.deliver()
-    moved = tmp_path / "elsewhere" / "x"
-    shutil.move(made.folder, moved)
-    assert main(["sync", "x", "--storage", str(moved.parent)]) == 0
-    assert "all 18 events of x are there" in capsys.readouterr().out
-    client = client_of(f"sqlite:///{moved.parent}/mlflow.db")
-    assert set(children(client, only_parent(client, "x"))) == {"001", "002"}
 
 
 def test_a_search_syncs_now(

@@ -9,7 +9,6 @@ from make_data import (
     ROWS,
     records,
     rows_with,
-    write_clips,
     write_common_voice,
     write_manifest,
     write_processor,
@@ -19,14 +18,6 @@ from trainer.config import TrainConfig
 from trainer.data.clips import load_clips
 from trainer.data.split_data import load_split, prepare_split
 from trainer.errors import DataError
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`clips/` with the audio of twelve clips."""
-    place = tmp_path_factory.mktemp("data")
-    write_clips(place / "clips", ROWS)
-    return place
 
 
 def config(data: Path, **settings: object) -> TrainConfig:
