@@ -84,7 +84,7 @@ def test_interrupted_by_ctrl_c_and_no_secret_told(tmp_path: Path, capfd: pytest.
         assert listed(tmp_path) == "running"
         told = command_lines()
         assert main(["--resume", "x", "--storage", str(experiment.parent)]) == 2
-        assert capfd.readouterr().err.startswith("error: experiment 'x': is being run by process ")
+        assert "error: experiment 'x': is being run by process " in capfd.readouterr().err
         search.wait_for(lambda: far_from_a_rung(experiment))
         saved = state(experiment)["001"]["last_checkpoint"]  # what a kill would leave
         search.process.send_signal(signal.SIGINT)
