@@ -38,8 +38,8 @@ def evaluate_parser() -> argparse.ArgumentParser:
     add(
         "model",
         metavar="MODEL",
-        help="folder, hub id, short name (tiny ...) or experiment, whose winner is measured; give the experiment's "
-        "folder if its name is also a short name",
+        help="model folder, hub id, short name (tiny ... large-v3-turbo), or experiment (its best model; if its name "
+        "is also a short name, give its folder)",
     )
     add(
         "--data",
@@ -52,7 +52,7 @@ def evaluate_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="train, validation (or dev), test, another split of the data, or all (default: test)",
     )
-    add("--baseline", metavar="OTHER", help="a second model, compared on the same clips")
+    add("--baseline", metavar="OTHER", help="a second model to compare with, on the same clips")
     add("--language", metavar="CODE", help="spoken language (default: the model's own, else en)")
     add(
         "--normalizer",

@@ -38,7 +38,8 @@ def inspect_parser() -> argparse.ArgumentParser:
     add(
         "--model",
         metavar="M",
-        help="model to fine-tune, whose window and tokenizer are used (default: 30 s, and tokens are not counted)",
+        help="model to fine-tune, whose window and tokenizer are used (default: a window of 30 s; tokens are not "
+        "counted)",
     )
     add(
         "--language",
@@ -49,8 +50,8 @@ def inspect_parser() -> argparse.ArgumentParser:
         "--sample",
         type=int,
         metavar="N",
-        help="check the audio of N clips only, but all texts; of a hub data set, a bucket or tar files only about N "
-        "clips are downloaded",
+        help="check all texts, but the audio of N clips only; from a hub data set, a bucket or tar files only about "
+        "N clips are downloaded",
     )
     add_results(parser, "inspection.html, inspection.json and suspicious.csv")
     add_settings(

@@ -151,7 +151,8 @@ def add_where(group: Any) -> None:
     add(
         "--notify",
         metavar="URL",
-        help="post news there as JSON with a `text`: a new best, failures, the end (default: $TUNE_WHISPER_NOTIFY)",
+        help="address to which a new best, failures and the end are posted, as JSON with a `text` "
+        "(default: $TUNE_WHISPER_NOTIFY)",
     )
 
 
@@ -180,7 +181,7 @@ def add_how(group: Any, what: str) -> None:
         "--save-every",
         type=float,
         metavar="MINUTES",
-        help=f"a {what} saves a checkpoint at least this often, not only at evaluations (default: off)",
+        help=f"save a checkpoint of a {what} every MINUTES minutes, not only at evaluations (default: off)",
     )
     add(
         "--take-over",

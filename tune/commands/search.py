@@ -67,20 +67,21 @@ def search_parser() -> argparse.ArgumentParser:
     add(
         "--resume",
         metavar="EXPERIMENT",
-        help="go on with an interrupted search; --trials then adds trials, --space searches another space from there",
+        help="go on with a search; a higher --trials, the number in all, adds trials, and --space gives new trials "
+        "another space",
     )
     add("--trials", type=int, metavar="N", help="trials to run (default: 8)")
     add_training(what)
     add("--seed", type=int, metavar="S", help="seed of searcher and training (default: 0)")
     add = parser.add_argument_group("when it ends, and which model wins").add_argument
     add("--time-budget", metavar="T", help="end the search after this time: 8h, 90m, ...")
-    add("--gpu-hours", type=float, metavar="H", help="end it when its trials have used so many GPU-hours")
+    add("--gpu-hours", type=float, metavar="H", help="end the search when it has used H GPU-hours")
     add("--plateau", type=int, metavar="N", help="end the search after N trials in a row without improvement")
     add(
         "--plateau-points",
         type=float,
         metavar="X",
-        help="points of WER that are an improvement (default: 0.1)",
+        help="with --plateau: a WER must be more than X points lower to count as an improvement (default: 0.1)",
     )
     add(
         "--target-wer",
@@ -92,16 +93,17 @@ def search_parser() -> argparse.ArgumentParser:
         "--finalists",
         type=int,
         metavar="K",
-        help="train the best K trials again with new seeds (default: 2 if there are at least 8 trials; 0: off)",
+        help="train the settings of the best K trials (finalists) again with new seeds; the lowest mean WER wins "
+        "(default: 2 if there are at least 8 trials; 0: off)",
     )
-    add("--repeats", type=int, metavar="R", help="repeats of each finalist, with new seeds (default: 2)")
+    add("--repeats", type=int, metavar="R", help="trainings of each finalist, with new seeds (default: 2)")
     add(
         "--guard",
         action="append",
         default=[],
         metavar="DATA[:MAX_LOSS]",
-        help="other data, not trained on: a model whose WER there is more than MAX_LOSS points (default: 1) above the "
-        "base model's is not chosen; can be repeated",
+        help="data for a check, not for training: the exported model's WER there should be at most MAX_LOSS points "
+        "(default: 1) above the base model's, so a model that passes is preferred; can be repeated",
     )
     add("--warm-start", metavar="EXPERIMENT", help="start from the results of another, finished experiment")
     where = parser.add_argument_group("where results go")
@@ -111,8 +113,8 @@ def search_parser() -> argparse.ArgumentParser:
     add(
         "--keep-checkpoints",
         choices=("best", "all"),
-        help="weights that are kept when the search has ended: of the best run, or the best of every trial "
-        "(default: best)",
+        help="weights that are kept when the search has ended: those of the best run, or the best ones of every "
+        "trial (default: best)",
     )
     how = parser.add_argument_group("how it runs")
     add_how(how, "trial")
@@ -140,7 +142,8 @@ def search_parser() -> argparse.ArgumentParser:
     add(
         "--measure",
         action="store_true",
-        help="with --dry-run: time a few steps where trials run, for its estimate",
+        help="with --dry-run: download the model and time some steps where trials would run, for an estimate of the "
+        "hours",
     )
     return parser
 

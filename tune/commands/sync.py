@@ -16,8 +16,8 @@ from tune.util.console import make_console
 def sync_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tune-whisper sync",
-        description="Send results to MLflow and the other stores of a search that they have not received, because they "
-        "could not be reached before the search ended.",
+        description="Send results to those stores of an experiment (MLflow and others) that could not be reached while "
+        "it ran.",
         epilog="--resume does the same.",
     )
     parser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment")

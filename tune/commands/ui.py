@@ -28,7 +28,8 @@ _FIRST_PORT = 5000
 def ui_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tune-whisper ui",
-        description="Open the MLflow UI on all experiments, at one of them, on this machine only.",
+        description="Show all experiments of a storage in the MLflow UI, opened at one of them. Only this machine can "
+        "reach it.",
     )
     parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help="name (default: the newest)")
     add_storage(parser)
