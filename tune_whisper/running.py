@@ -56,7 +56,7 @@ def search(
     finalists: int | None = None,
     repeats: int | None = None,
     guard: str | Sequence[str] | None = None,
-    warm_start: str | None = None,
+    warm_start: str | Sequence[str] | None = None,
     experiment: str | None = None,
     storage: _Path | None = None,
     tracking_uri: str | None = None,

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from tune.commands.train import plan_training, read_options, train_parser
-from tune.experiments.experiment import Experiment
 from tune.experiments.options import SearchOptions
 from tune.experiments.storage import Storage
 from tune.runs.plan import Plan, make_plan
@@ -16,11 +15,9 @@ Load = Callable[..., SearchSpace]
 """Of the fixture `load` in tests/tune/space."""
 
 
-def search_plan(
-    storage: Storage, name: str | None = None, *, earlier: Experiment | None = None, **options: Any
-) -> Plan:
+def search_plan(storage: Storage, name: str | None = None, **options: Any) -> Plan:
     asked = SearchOptions(**options)
-    return make_plan(asked, load_space(asked.space, asked.settings), storage, name, earlier=earlier)
+    return make_plan(asked, load_space(asked.space, asked.settings), storage, name)
 
 
 def training_plan(*words: object) -> Plan:

@@ -105,7 +105,12 @@ def search_parser() -> argparse.ArgumentParser:
         help="data for a check, not for training: the exported model's WER there should be at most MAX_LOSS points "
         "(default: 1) above the base model's, so a model that passes is preferred; can be repeated",
     )
-    add("--warm-start", metavar="EXPERIMENT", help="start from the results of another, finished experiment")
+    add(
+        "--warm-start",
+        action="append",
+        metavar="EXPERIMENT",
+        help="start from the results of another, finished experiment; can be repeated",
+    )
     where = parser.add_argument_group("where results go")
     add = where.add_argument
     add("--experiment", metavar="NAME", help="name (default: the space's name and the time)")
@@ -176,9 +181,8 @@ def run(words: list[str], planned: Callable[[Plan], object] = lambda plan: None)
         plan = resumed.plan
     else:
         with console.status("checking the space and the model ..."):
-            options, earlier = SearchOptions().changed(given), None
-            if options.warm_start is not None:
-                earlier = Experiment.read(find_finished(options.warm_start, storage))
+            options = SearchOptions().changed(given)
+            earlier = [Experiment.read(find_finished(each, storage)) for each in options.warm_start]
             space = load_space(options.space, options.settings)
             plan = make_plan(options, space, storage, arguments.experiment, address=address, earlier=earlier)
     planned(plan)

@@ -40,8 +40,8 @@ class SearchOptions:
     """What ends the search before all its trials."""
     guard: list[Guard] = dataclasses.field(default_factory=list)
     """Data that is not trained on, on which what a search exports may not lose much."""
-    warm_start: str | None = None
-    """A finished experiment of the same storage to learn from."""
+    warm_start: list[str] = dataclasses.field(default_factory=list)
+    """Finished experiments of the same storage to learn from."""
     keep_checkpoints: str = "best"
     """Whose weights stay when the search has ended: `best` or `all`."""
     gpus_per_trial: float | None = None

@@ -64,19 +64,19 @@ class WarmStart:
         notes = [f"warm start: {left_out} are left out, their learning_rate is outside the space"]
         return dataclasses.replace(self, trials=trials, notes=[*self.notes, *(notes if left_out else [])])
 
-    def save(self, folder: Path) -> None:
-        """Keep it with the experiment: a resumed search learns from the same."""
-        text = json.dumps(dataclasses.asdict(self), indent=1)
-        (folder / WARM_START_FILE).write_text(text + "\n", encoding="utf-8")
 
-    @classmethod
-    def load(cls, folder: Path) -> WarmStart | None:
-        """The one that a search began with; None where it had none."""
-        path = folder / WARM_START_FILE
-        if not path.is_file():
-            return None
-        found: WarmStart = restored(cls, json.loads(path.read_text(encoding="utf-8")))
-        return found
+def save_warm_starts(found: Sequence[WarmStart], folder: Path) -> None:
+    """Keep them with the experiment: a resumed search learns from the same."""
+    text = json.dumps([dataclasses.asdict(each) for each in found], indent=1)
+    (folder / WARM_START_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def load_warm_starts(folder: Path) -> tuple[WarmStart, ...]:
+    """Those that a search began with."""
+    path = folder / WARM_START_FILE
+    if not path.is_file():
+        return ()
+    return tuple(restored(WarmStart, each) for each in json.loads(path.read_text(encoding="utf-8")))
 
 
 def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict[str, Any]) -> WarmStart:

@@ -67,7 +67,7 @@ class Plan:
     """Bounds resolved to numbers; without ranges for a training."""
     space_as_read: SearchSpace | None = None
     """The same with `auto`, until the base model's WER says what that is; None from then on."""
-    warm_start: WarmStart | None = None
+    warm_starts: tuple[WarmStart, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -235,8 +235,13 @@ class Plan:
             base = base.replace(learning_rate=space.unsearched_rate(default, by_method))
         weights = space.usual_weights(base.data)
         found = space.resolve(default, by_method).with_recipe(default, by_method, weights)
-        warm_start = self.warm_start.within(found) if self.warm_start else None
-        return dataclasses.replace(self, base=base, space=found, space_as_read=None, warm_start=warm_start)
+        plan = dataclasses.replace(self, base=base, space_as_read=None)
+        return plan.with_space(found)
+
+    def with_space(self, space: SearchSpace) -> Plan:
+        """The same with another resolved space, and of the earlier experiments those trials that lie in it."""
+        warm_starts = tuple(each.within(space) for each in self.warm_starts)
+        return dataclasses.replace(self, space=space, warm_starts=warm_starts)
 
     @property
     def searched_rates(self) -> str:
@@ -347,7 +352,7 @@ def make_plan(
     name: str | None = None,
     *,
     address: str | None = None,
-    earlier: Experiment | None = None,
+    earlier: Sequence[Experiment] = (),
     notes: Sequence[str] = (),
 ) -> Plan:
     """Check everything that can be checked without reading audio or starting Ray.
@@ -355,7 +360,7 @@ def make_plan(
     Args:
         space: what is searched, as its file has it; without ranges for a training.
         name: its name; by default that of the space or the model, with the time.
-        earlier: the experiment of `options.warm_start`.
+        earlier: the experiments of `options.warm_start`.
         notes: what the user should know of the settings.
 
     Raises:
@@ -389,11 +394,13 @@ def make_plan(
     )
     by_wer = plan.by_base_wer()  # none of them may fail once the base model is measured
     plan = dataclasses.replace(plan.after_baseline(None), space_as_read=space)
-    if earlier is not None:
+    if earlier:
         from tune.experiments.warm_start import read_warm_start
 
-        warm_start = read_warm_start(earlier, [known.space for _, known in by_wer], plan.base.to_dict())
-        plan = dataclasses.replace(plan, warm_start=warm_start)
+        spaces, ours = [known.space for _, known in by_wer], plan.base.to_dict()
+        plan = dataclasses.replace(
+            plan, warm_starts=tuple(read_warm_start(each, spaces, ours) for each in earlier)
+        )
     plan.check_settings()
     _check_data_given(space.fixed)
     return plan

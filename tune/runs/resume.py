@@ -12,7 +12,7 @@ from trainer.scoring.objectives import objective_value
 from tune.experiments.experiment import Experiment, OpenExperiment, find_experiment
 from tune.experiments.options import TRIAL
 from tune.experiments.paths import absolute_guards, settled
-from tune.experiments.warm_start import WarmStart
+from tune.experiments.warm_start import load_warm_starts
 from tune.runs.finish import only_end_is_left
 from tune.runs.plan import Plan
 from tune.space.parameters import NOT_SEARCHABLE, ChoiceParameter, show
@@ -84,12 +84,10 @@ def resume(
             address=address,
             space=experiment.space or space_of_one({}),
             base=base if kind == "training" else base.replace(evaluate_at=None),
-            warm_start=WarmStart.load(folder.path),
+            warm_starts=load_warm_starts(folder.path),
         )
         if "space" in given:
-            space = _another_space(plan, experiment)
-            warm_start = plan.warm_start.within(space) if plan.warm_start else None
-            plan = dataclasses.replace(plan, space=space, warm_start=warm_start)
+            plan = plan.with_space(_another_space(plan, experiment))
         only_finish = kind == "search" and _only_finish(experiment, options)
         record = state.records[TRIAL] if kind == "training" else None
         # One that has ended may lack its test split and results.

@@ -219,11 +219,9 @@ def measure_test_split(session: Session) -> None:
 
 
 def _earlier(session: Session) -> list[EarlierTrial]:
-    warm_start = session.plan.warm_start
-    if warm_start is None:
-        return []
-    budget = session.experiment.settings.rungs[-1]
-    return warm_start.adapted(objective_value(session.state.trial_base_rates), budget)
+    """Trials of the experiments that the search begins with, on its own scales."""
+    baseline, budget = objective_value(session.state.trial_base_rates), session.experiment.settings.rungs[-1]
+    return [trial for each in session.plan.warm_starts for trial in each.adapted(baseline, budget)]
 
 
 def _evaluation_ratio(session: Session) -> float:

@@ -21,6 +21,7 @@ from tune.experiments.events import Baseline, Data, Prepared, SearchEnded, Sessi
 from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import DROPPED_FILE, RESULTS_FILE, SPACE_FILE
 from tune.experiments.results import write_results
+from tune.experiments.warm_start import save_warm_starts
 from tune.runs.data import load_guards, load_table, prepare_features, prepare_guards, what_clips_show
 from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
@@ -214,9 +215,10 @@ class Session:
             versions=package_versions(),
         )
         self._keep_space_file()
-        if plan.warm_start:
-            plan.warm_start.save(plan.folder)
-            say_notes(self.console, plan.warm_start.notes)
+        if plan.warm_starts:
+            save_warm_starts(plan.warm_starts, plan.folder)
+            for each in plan.warm_starts:
+                say_notes(self.console, each.notes)
         started = self._started()
         write_experiment_file(dataclasses.replace(plan, options=started.options), prepared)
         self._wait_for_stores()

@@ -11,7 +11,7 @@ from plans import space_of
 from trainer.config import TrainConfig
 from tune.experiments.experiment import Experiment
 from tune.experiments.storage import Storage
-from tune.experiments.warm_start import WARM_START_FILE, WarmStart, read_warm_start
+from tune.experiments.warm_start import WarmStart, load_warm_starts, read_warm_start, save_warm_starts
 from tune.search.records import Records
 from tune.search.searcher import EarlierTrial, Searcher
 from tune.space.space import SearchSpace
@@ -199,9 +199,9 @@ def test_of_several_ranges_a_trial_fits_one_until_the_rates_are_known(tmp_path: 
     assert left.notes[-1] == "warm start: 1 are left out, their learning_rate is outside the space"
 
 
-def test_it_is_kept_with_the_experiment(tmp_path: Path) -> None:
+def test_several_are_kept_with_the_experiment(tmp_path: Path) -> None:
     found = warm_start(finished(tmp_path), [space_of(tmp_path, RATE + BATCH)], ours())
-    assert WarmStart.load(tmp_path) is None
-    found.save(tmp_path)
-    assert (tmp_path / WARM_START_FILE).is_file()
-    assert WarmStart.load(tmp_path) == found
+    other = warm_start(finished(tmp_path / "b"), [space_of(tmp_path, RATE)], ours(language="de"))
+    assert load_warm_starts(tmp_path) == ()
+    save_warm_starts([found, other], tmp_path)
+    assert load_warm_starts(tmp_path) == (found, other)

@@ -159,7 +159,7 @@ def test_the_command_that_runs_it_again_asks_for_the_same(finalists: int, tmp_pa
             "guard": [Guard("/data/x", 2.5)],
             "tracking_uri": "sqlite:////x/y.db",
         },
-        **{"warm_start": "earlier", "settings": {"epochs": 2.0, "audio_dir": "sounds"}},
+        **{"warm_start": ["earlier", "first"], "settings": {"epochs": 2.0, "audio_dir": "sounds"}},
         budgets=Budgets(seconds=3600.0, gpu_hours=2.5, plateau_trials=4, plateau_points=0.5, target_wer=9.5),
     )
     sounds = str(Path("sounds").absolute())
