@@ -14,12 +14,11 @@ from trainer.data.text import prepare_target
 from trainer.errors import ModelError
 from trainer.languages import WITHOUT_SPACES
 from trainer.mix import read_mix
-from trainer.model.processor import prefix_tokens
+from trainer.model.processor import Processor, prefix_tokens
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from trainer.model.processor import Processor
 
 TOO_LONG_TEXT = "too_long_text"
 """The only reason for a drop that depends on how texts are written."""

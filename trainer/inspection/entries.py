@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.config import TrainConfig
 from trainer.data.clip import Clip
@@ -20,10 +20,7 @@ from trainer.errors import DataError
 from trainer.inspection.sound import Sound
 from trainer.inspection.texts import count_units
 from trainer.model.pretrained import load_model_config
-from trainer.model.processor import load_processor, window_seconds
-
-if TYPE_CHECKING:
-    from trainer.model.processor import Processor
+from trainer.model.processor import Processor, load_processor, window_seconds
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
 from trainer.data.clip import Clip
 from trainer.data.clips import load_clips
 from trainer.data.drops import Drop
 from trainer.data.parallel import over_clips
+from trainer.data.prepared import PreparedSplit
 from trainer.data.splits import subset
 from trainer.inspection.checks import (
     find_copies,
@@ -38,9 +38,6 @@ from trainer.inspection.findings import Finding, make_finding, ranked
 from trainer.inspection.rates import misfitting
 from trainer.inspection.sound import listen
 from trainer.inspection.texts import grouped
-
-if TYPE_CHECKING:
-    from trainer.data.prepared import PreparedSplit
 
 #: Called with what is being done, how many are done and how many there are.
 Progress = Callable[[str, int, int], None]

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
 from trainer.errors import ModelError
-from trainer.model.processor import load_processor
+from trainer.model.processor import Processor, load_processor
 from trainer.model.whisper import load_model
 
 if TYPE_CHECKING:
     import torch
     from transformers import WhisperForConditionalGeneration
-
-    from trainer.model.processor import Processor
 
 
 def load_mean(

@@ -6,22 +6,20 @@ import functools
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelerate.utils import gather_object
 from transformers import Seq2SeqTrainer
 
+from trainer.config import TrainConfig
 from trainer.files import has_room
 from trainer.manifest import seal
 from trainer.model.adapters import adapter_state, is_adapted, read_adapter, write_adapter
+from trainer.scoring.alignment import ClipErrors
 from trainer.training.checkpoints import checkpoint_bytes, disk_full, full_disk_errors, write_errors
 from trainer.training.distributed import from_first, local_rank, share_of_node, wait_for_all
 from trainer.training.report import CheckpointStore, Decision, Kept, Order, Report
 from trainer.training.window import in_window
-
-if TYPE_CHECKING:
-    from trainer.config import TrainConfig
-    from trainer.scoring.alignment import ClipErrors
 
 
 class SavingTrainer(Seq2SeqTrainer):

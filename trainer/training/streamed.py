@@ -22,7 +22,7 @@ from trainer.data.features import count_frames, extract_features
 from trainer.data.labels import TOO_LONG_TEXT, make_labels
 from trainer.data.streaming.stream import StreamedClip, TrainStream
 from trainer.errors import DataError
-from trainer.model.processor import window_seconds
+from trainer.model.processor import Processor, window_seconds
 from trainer.threads import one_torch_thread
 from trainer.training.batches import PlannedClip
 from trainer.training.collator import WhisperCollator
@@ -30,7 +30,6 @@ from trainer.training.window import FRAMES_PER_SECOND
 
 if TYPE_CHECKING:
     from trainer.augmentation.augmenter import Augmenter
-    from trainer.model.processor import Processor
 
 ERROR = "error"
 """In place of a batch: why there is none. What a loading process raises would come as its whole traceback."""

@@ -12,13 +12,12 @@ import numpy as np
 
 from trainer.config import TrainConfig
 from trainer.model.pretrained import load_generation_config
-from trainer.model.processor import load_processor
+from trainer.model.processor import Processor, load_processor
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
     from trainer.data.prepared import PreparedData
-    from trainer.model.processor import Processor
 
 _MOST_SHOWN = 12
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
-from trainer.inspection.inspection import inspect_data
+from trainer.inspection.inspection import Inspection, inspect_data
 from tune.commands.options import Parser, add_results, add_settings, add_storage, hand_out, read_settings
 from tune.inspection.page import inspection_page
 from tune.inspection.tables import print_inspection, suspicious_list, to_dict
 from tune.util.console import ProgressBar, make_console
 from tune.util.errors import check_least
-
-if TYPE_CHECKING:
-    from trainer.inspection.inspection import Inspection
 
 _EXAMPLES = """\
 examples:

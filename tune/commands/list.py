@@ -6,7 +6,6 @@ import argparse
 import datetime
 import json
 import os
-from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
@@ -14,13 +13,10 @@ from rich.table import Table
 from trainer.errors import ConfigError
 from tune.commands.jobs import list_jobs
 from tune.commands.options import Parser, add_dashboard, add_storage
-from tune.experiments.listing import list_experiments
+from tune.experiments.listing import ExperimentLine, list_experiments
 from tune.experiments.storage import DEFAULT_STORAGE, Storage
 from tune.remote.client import ADDRESSES
 from tune.util.console import clock, make_console, say
-
-if TYPE_CHECKING:
-    from tune.experiments.listing import ExperimentLine
 
 _EPILOG = """\
 states of an experiment:

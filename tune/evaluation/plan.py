@@ -5,17 +5,15 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.config import BUDGETS, CLIP_SETTINGS, SPLIT_SETTINGS, TrainConfig
 from trainer.errors import ConfigError
 from trainer.mix import is_mix
+from tune.experiments.models import NamedModel
 from tune.experiments.paths import same_source
+from tune.experiments.storage import Storage
 from tune.space.reader import parse_set
-
-if TYPE_CHECKING:
-    from tune.experiments.models import NamedModel
-    from tune.experiments.storage import Storage
 
 _DATA = (
     *("data", "data_config", *SPLIT_SETTINGS, *CLIP_SETTINGS),

@@ -12,13 +12,12 @@ from rich.text import Text
 
 from trainer.scoring.alignment import Kind, Piece, pairs
 from trainer.scoring.hallucinations import SIGNS
-from trainer.scoring.intervals import LEAST
+from trainer.scoring.intervals import LEAST, Comparison, Interval
 from trainer.scoring.normalizers import rates_note
 from trainer.scoring.translation import ChrfCounts
 from tune.util.console import clock, say
 
 if TYPE_CHECKING:
-    from trainer.scoring.intervals import Comparison, Interval
     from trainer.scoring.scores import Group, ModelScores, Scores
     from tune.evaluation.evaluation import EvaluationResult
 

@@ -9,15 +9,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.files import flush, locked
 from trainer.manifest import MANIFEST, files_of, manifest_of, seal
 from trainer.training.distributed import private_folder
-from tune.experiments.folder import TRIALS_FOLDER
-
-if TYPE_CHECKING:
-    from tune.experiments.folder import ExperimentFolder
+from tune.experiments.folder import TRIALS_FOLDER, ExperimentFolder
 
 _WRITING = ".writing-"
 """Before the name of what is not complete."""

@@ -26,7 +26,7 @@ from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.object_stores.owner import Owner
 from tune.experiments.state import SearchState
 from tune.search.records import Trial
-from tune.space.space import parse_space
+from tune.space.space import SearchSpace, parse_space
 from tune.util.errors import ExperimentError, SpaceError
 from tune.util.files import LockedError, own_lock
 from tune.util.redact import without_password
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tune.experiments.storage import Storage
-    from tune.space.space import SearchSpace
 
 Find: TypeAlias = "Callable[[str | None, Storage], ExperimentFolder]"
 """Finds an experiment as `find_experiment` does, or in its end where a killed process had left only that."""

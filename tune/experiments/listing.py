@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from trainer.files import is_locked
 from trainer.scoring.objectives import WER
@@ -15,11 +15,9 @@ from tune.experiments.experiment import LOCK_FILE, Experiment
 from tune.experiments.folder import EVENTS_FILE, EXPERIMENT_FILE, RESULTS_FILE, ExperimentFolder
 from tune.experiments.object_stores.object_store import ObjectStore
 from tune.experiments.results import how_it_ended
+from tune.experiments.storage import Storage
 from tune.util.console import short_source
 from tune.util.errors import ExperimentError
-
-if TYPE_CHECKING:
-    from tune.experiments.storage import Storage
 
 _FILES = (EXPERIMENT_FILE, EVENTS_FILE, RESULTS_FILE)
 _ALIVE_SECONDS = 600.0

@@ -9,7 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
 from trainer.data.kept_splits import SPLITS_FILE
@@ -19,10 +19,8 @@ from trainer.model.adapters import ADAPTER_WEIGHTS
 from trainer.model.pretrained import find_model
 from tune.experiments.experiment import Experiment, Find, find_experiment
 from tune.experiments.folder import EXPERIMENT_FILE
+from tune.experiments.storage import Storage
 from tune.util.files import read_object
-
-if TYPE_CHECKING:
-    from tune.experiments.storage import Storage
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", ADAPTER_WEIGHTS)
 

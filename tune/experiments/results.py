@@ -6,20 +6,17 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from trainer.bounds import WEIGHT_OF
 from trainer.files import write_whole
 from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import CHRF_ERROR, WER
-from tune.experiments.folder import RESULTS_FILE
+from tune.experiments.folder import RESULTS_FILE, ExperimentFolder
+from tune.experiments.state import SearchState
 from tune.search.guards import describe_choice, guard_names
 from tune.search.records import Trial, listed, rank, trial_of
 from tune.util.files import read_object
-
-if TYPE_CHECKING:
-    from tune.experiments.folder import ExperimentFolder
-    from tune.experiments.state import SearchState
 
 REPORT_FOLDER = "report"
 """What `tune-whisper report` writes; it goes with the experiment's run in MLflow."""

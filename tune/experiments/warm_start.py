@@ -7,17 +7,15 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.scoring.objectives import objective_value
+from tune.experiments.experiment import Experiment
+from tune.search.records import Trial
 from tune.search.searcher import EarlierTrial
+from tune.space.space import SearchSpace
 from tune.util.errors import ExperimentError
 from tune.util.plain import restored
-
-if TYPE_CHECKING:
-    from tune.experiments.experiment import Experiment
-    from tune.search.records import Trial
-    from tune.space.space import SearchSpace
 
 WARM_START_FILE = "warm_start.json"
 _SAME = (

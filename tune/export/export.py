@@ -7,33 +7,29 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
 from trainer.config import TrainConfig
-from trainer.conversion.formats import read_decoding
+from trainer.conversion.formats import Target, read_decoding
 from trainer.errors import ConfigError, DataError
 from trainer.files import whole_folder, write_whole
 from trainer.model.adapters import export_adapter, has_adapter
 from trainer.model.pretrained import find_model, model_path
+from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import objective_name
 from tune.experiments.experiment import Experiment, Find, find_experiment
 from tune.experiments.models import SETTINGS_FILE, exported_settings, write_exported_settings
 from tune.experiments.results import baseline_clips, no_gain_line
+from tune.experiments.storage import Storage
 from tune.export.formats import FormatsOutcome, add_formats, print_formats
 from tune.export.model_card import Rates, model_card
 from tune.search.finalists import objective_interval
-from tune.search.records import listed, role_of
+from tune.search.records import Trial, listed, role_of
 from tune.util.console import say, set_task
 from tune.util.errors import ExperimentError
 from tune.util.files import read_object, writing
-
-if TYPE_CHECKING:
-    from trainer.conversion.formats import Target
-    from trainer.scoring.alignment import ClipErrors
-    from tune.experiments.storage import Storage
-    from tune.search.records import Trial
 
 CARD_FILE = "README.md"
 EVALUATION_FILE = "evaluation.json"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from trainer.conversion.formats import FORMATS, Target, convert, read_decoding
+from trainer.conversion.formats import FORMATS, Decoding, Target, convert, read_decoding
 from trainer.errors import DataError, UserError
 from trainer.files import whole_folder
 from tune.util.console import say
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from trainer.config import TrainConfig
     from trainer.conversion.check import Checker, FormatCheck
-    from trainer.conversion.formats import Decoding
 
 _FAILURES = (UserError, OSError, RuntimeError, ValueError)
 """What converters, runtimes and audio readers raise; none of it costs the finished model or the other formats."""

@@ -17,14 +17,13 @@ from trainer.scoring.normalizers import make_normalizer, unit_note
 from trainer.scoring.objectives import objective_name, objective_words, words
 from trainer.scoring.translation import TRANSLATE
 from tune.experiments.results import source_table
-from tune.search.records import listed
+from tune.search.records import Trial, listed
 from tune.util.console import short_source
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelCard, ModelCardData
 
     from tune.experiments.experiment import Experiment
-    from tune.search.records import Trial
 
 _TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 PLACE = "PATH_OF_THIS_FOLDER"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import datetime
 import random
-from typing import TYPE_CHECKING
 
 from trainer.inspection.entries import measured_clips
+from trainer.inspection.inspection import Inspection
 from trainer.inspection.rates import usual_seconds
 from tune.inspection.tables import headline, limits_text, long_time, quantile_rows
 from tune.pages.figures import BLUE, CYCLE, INK, RED, Picture, new_figure, pointed
 from tune.pages.page import render_page
-
-if TYPE_CHECKING:
-    from trainer.inspection.inspection import Inspection
 
 _OPEN, _MOST = 6, 300
 """Clips of a finding that are seen at once, and that are on the page at all."""

@@ -6,18 +6,15 @@ import csv
 import dataclasses
 import datetime
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from trainer.data.drops import count_by_reason
-from trainer.inspection.inspection import quantiles
+from trainer.inspection.inspection import Inspection, quantiles
 from tune.util.console import clock, say, say_notes
-
-if TYPE_CHECKING:
-    from trainer.inspection.inspection import Inspection
 
 _SHOWN = 4
 """Clips of each finding."""

@@ -5,28 +5,25 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from trainer.config import TrainConfig
 from trainer.errors import UserError
 from trainer.model.pretrained import load_model_config
 from trainer.scoring.objectives import objective_value, objective_words
 from trainer.scoring.part import chosen_clips, enough_clips
 from trainer.scoring.translation import TRANSLATE
+from trainer.train import Evaluation
 from trainer.training.window import FRAMES_PER_SECOND, GUARD_CLIPS, varies, window_frames, window_problem
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import Baseline
 from tune.experiments.results import BASELINE_CLIPS_FILE
 from tune.runs.session import Session, finite
+from tune.search.records import Trial
 from tune.util.console import doing
 from tune.util.errors import ResourceError, error_line, first_line
 from tune.workers.inputs import TrialInputs
 from tune.workers.trainable import evaluate_checkpoint, evaluate_shared, run_and_free
-
-if TYPE_CHECKING:
-    from trainer.config import TrainConfig
-    from trainer.train import Evaluation
-    from tune.search.records import Trial
-
 
 Result = TypeVar("Result")
 _LOSES_TIMES = 80.0

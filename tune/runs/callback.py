@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from trainer.scoring.objectives import objective_value, rates_by_source
 from trainer.training.checkpoints import is_only_for_resume
-from trainer.training.report import Decision
+from trainer.training.report import Decision, Kept, Order
 from tune.cluster.progress_channel import EVALUATED, SAVED, START
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
@@ -31,20 +31,16 @@ from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.log import ProgressLog
 from tune.experiments.object_stores.object_store import StorageError
 from tune.search.finalists import DEFAULT_COUNT, resumable_rungs
-from tune.search.records import Outcome, Trial, rank, role_of
-from tune.search.scheduler import TRIAL_ID
+from tune.search.records import Outcome, Records, Stop, Trial, rank, role_of
+from tune.search.scheduler import TRIAL_ID, Judge
 from tune.util.cloud_errors import cloud_errors
-from tune.util.console import key_settings, short_path
+from tune.util.console import LiveDisplay, key_settings, short_path
 from tune.util.errors import error_line
 from tune.workers.retries import ACCUMULATION, BROKEN_CHECKPOINT, MICRO_BATCH
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig
-    from trainer.training.report import Kept, Order
     from tune.runs.session import Session
-    from tune.search.records import Records, Stop
-    from tune.search.scheduler import Judge
-    from tune.util.console import LiveDisplay
 
 SAVE_SECONDS = 60.0
 """For which the end of trainings waits for checkpoints that are being written."""

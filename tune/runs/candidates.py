@@ -32,9 +32,9 @@ from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.results import average_line, guards_line
 from tune.runs.session import finite
 from tune.runs.trials import folder_suffix
+from tune.search.guards import Guard, GuardLoss, choose, guard_loss
 from tune.search.guards import Measured as MeasuredOnGuard
-from tune.search.guards import choose, guard_loss
-from tune.search.records import listed, trial_of
+from tune.search.records import Trial, listed, trial_of
 from tune.util.cloud_errors import cloud_errors
 from tune.util.errors import error_line
 
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from trainer.train import Evaluation
     from tune.experiments.experiment import OpenExperiment
     from tune.experiments.state import SearchState
-    from tune.search.guards import Guard, GuardLoss
-    from tune.search.records import Trial
     from tune.workers.averages import Measured
 
 MeasureMean: TypeAlias = "Callable[[dict[str, Any], Sequence[str], str, float], Measured]"

@@ -10,13 +10,16 @@ import math
 import shutil
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
+from trainer.data.clips import ClipTable
+from trainer.data.prepared import PreparedData
 from trainer.errors import ConfigError, DiskFullError
 from trainer.files import nearest_folder
 from trainer.scoring.translation import TRANSLATE
+from tune.cluster.resources import TrialResources
 from tune.cluster.session import (
     alive_nodes,
     check_shared,
@@ -28,21 +31,16 @@ from tune.cluster.session import (
 )
 from tune.runs.baseline import in_worker
 from tune.runs.data import describe_guard, load_guards, look_at_clips, quick_notes, what_clips_show
+from tune.runs.plan import Plan
 from tune.search.budgets import describe_duration
 from tune.search.records import Records
 from tune.search.scheduler import TRIAL_ID, describe_rungs
 from tune.search.searcher import Searcher
+from tune.space.settings import SchedulerSettings
 from tune.util.console import key_settings, say, say_notes, set_task
 from tune.workers.inputs import TrialInputs, shared_folders
 from tune.workers.node_copies import NodeCopies
 from tune.workers.trainable import time_steps
-
-if TYPE_CHECKING:
-    from trainer.data.clips import ClipTable
-    from trainer.data.prepared import PreparedData
-    from tune.cluster.resources import TrialResources
-    from tune.runs.plan import Plan
-    from tune.space.settings import SchedulerSettings
 
 _SHOWN_TRIALS = 3
 _SECONDS = 2.0

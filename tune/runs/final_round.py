@@ -15,7 +15,7 @@ from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundP
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.results import parse_clips
 from tune.search.finalists import Repeat, judge_finalists, repeat_settings
-from tune.search.records import trial_of
+from tune.search.records import Trial, trial_of
 from tune.util.cloud_errors import cloud_errors
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from tune.experiments.experiment import OpenExperiment
     from tune.experiments.state import SearchState
-    from tune.search.records import Trial
 
 _KEPT_FILES = (UTTERANCES_FILE, CONFIG_FILE)
 """What stays of a checkpoint without its weights: finalists of a search that goes on are compared by it."""

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from tune.experiments.events import ResultsWritten, SearchEnded, TrialsOver
+from tune.experiments.events import ResultsWritten, SearchEnded, SearchStatus, TrialsOver
 from tune.experiments.experiment import OpenExperiment, find_experiment, is_running
-from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
+from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE, ExperimentFolder
 from tune.experiments.log import read_log
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.results import how_it_ended, write_results
+from tune.experiments.state import SearchState
+from tune.experiments.storage import Storage
 from tune.runs.final_round import choose_export, remove_unnamed_checkpoints
 from tune.util.errors import ExperimentError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tune.experiments.events import SearchStatus
-    from tune.experiments.folder import ExperimentFolder
-    from tune.experiments.state import SearchState
-    from tune.experiments.storage import Storage
 
 
 def finish(experiment: OpenExperiment, say: Callable[[str], None], *, storage_option: str = "") -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,13 +11,11 @@ from rich.table import Table
 
 from trainer.scoring.objectives import objective_value, objective_words
 from tune.experiments.results import no_gain_line, source_table
+from tune.experiments.state import SearchState
 from tune.report.analysis import Analysis
+from tune.runs.plan import Plan
+from tune.search.records import Trial
 from tune.util.console import say
-
-if TYPE_CHECKING:
-    from tune.experiments.state import SearchState
-    from tune.runs.plan import Plan
-    from tune.search.records import Trial
 
 
 @dataclasses.dataclass

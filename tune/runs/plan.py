@@ -8,31 +8,28 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from trainer.config import BUDGETS, TrainConfig
 from trainer.errors import ConfigError
 from trainer.optimizers import check_installed, notes_on_methods
-from tune.experiments.folder import EXPERIMENT_FILE, SPACE_FILE
+from tune.cluster.resources import TrialResources
+from tune.experiments.events import Prepared
+from tune.experiments.experiment import Experiment
+from tune.experiments.folder import EXPERIMENT_FILE, SPACE_FILE, ExperimentFolder
 from tune.experiments.mlflow_store import absolute_tracking_uri, check_store, default_tracking_uri
 from tune.experiments.options import SearchOptions
 from tune.experiments.paths import PATH_SETTINGS, absolute_guards, settled
 from tune.experiments.storage import Storage, dated_name
+from tune.experiments.warm_start import WarmStart
 from tune.search.budgets import describe_duration
 from tune.search.scheduler import LEAST_STEPS, rung_grid
 from tune.space.parameters import FloatParameter, Parameter
+from tune.space.space import SearchSpace
 from tune.util.console import short_path, short_value
 from tune.util.errors import ResourceError, SpaceError, option_words
-
-if TYPE_CHECKING:
-    from tune.cluster.resources import TrialResources
-    from tune.experiments.events import Prepared
-    from tune.experiments.experiment import Experiment
-    from tune.experiments.folder import ExperimentFolder
-    from tune.experiments.warm_start import WarmStart
-    from tune.space.space import SearchSpace
 
 _AUGMENT = ("augment", "augment_strength")
 _OF_ENGINE = ("optimizer", "method")

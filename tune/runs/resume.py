@@ -6,22 +6,19 @@ import contextlib
 import copy
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from trainer.scoring.objectives import objective_value
 from tune.experiments.experiment import Experiment, OpenExperiment, find_experiment
-from tune.experiments.options import TRIAL
+from tune.experiments.options import TRIAL, SearchOptions
 from tune.experiments.paths import absolute_guards, settled
+from tune.experiments.storage import Storage
 from tune.experiments.warm_start import load_warm_starts
 from tune.runs.finish import only_end_is_left
 from tune.runs.plan import Plan
 from tune.space.parameters import NOT_SEARCHABLE, ChoiceParameter, show
 from tune.space.space import SearchSpace, load_space, space_of_one
 from tune.util.errors import ExperimentError, SpaceError
-
-if TYPE_CHECKING:
-    from tune.experiments.options import SearchOptions
-    from tune.experiments.storage import Storage
 
 
 @dataclasses.dataclass(frozen=True)

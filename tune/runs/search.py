@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
+from trainer.config import TrainConfig
 from trainer.scoring.objectives import objective_value
 from trainer.scoring.part import chosen_clips
 from trainer.scoring.translation import TRANSLATE
+from trainer.train import Evaluation
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import HeldOutMeasured, TrialProposed
+from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.options import TRIAL
 from tune.runs.baseline import in_worker, measure_base_model, measure_baseline, measure_held_out
@@ -27,28 +30,22 @@ from tune.runs.final_round import (
 )
 from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
+from tune.runs.plan import Plan
 from tune.runs.search_display import SearchDisplay
 from tune.runs.session import Session, finite, sync_the_rest, target_of
 from tune.runs.training import train_on_ray
 from tune.runs.trials import TrialRunner
 from tune.runs.uploader import Uploader
 from tune.search.finalists import describe_repeats
+from tune.search.guards import Guard
+from tune.search.records import Records, Trial
 from tune.search.scheduler import describe_rungs
+from tune.search.searcher import EarlierTrial
 from tune.tracking.sync import Sync
 from tune.util.console import ProgressBar, say, set_task
-from tune.workers.averages import measure_mean
+from tune.workers.averages import Measured, measure_mean
 from tune.workers.ray_train import scratch_removed
 from tune.workers.trainable import evaluate_checkpoint
-
-if TYPE_CHECKING:
-    from trainer.config import TrainConfig
-    from trainer.train import Evaluation
-    from tune.experiments.experiment import OpenExperiment
-    from tune.runs.plan import Plan
-    from tune.search.guards import Guard
-    from tune.search.records import Records, Trial
-    from tune.search.searcher import EarlierTrial
-    from tune.workers.averages import Measured
 
 
 def run(plan: Plan, console: Console, experiment: OpenExperiment | None = None) -> Outcome:

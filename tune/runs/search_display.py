@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.markup import escape
@@ -15,13 +14,9 @@ from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER, guards_line
 from tune.runs.outcome import Outcome, print_gain, print_no_gain, print_sources, print_tested
-from tune.search.finalists import describe_lowest
-from tune.search.records import listed, role_of, trial_order
+from tune.search.finalists import Verdict, describe_lowest
+from tune.search.records import Records, Trial, listed, role_of, trial_order
 from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
-
-if TYPE_CHECKING:
-    from tune.search.finalists import Verdict
-    from tune.search.records import Records, Trial
 
 _STATUS = {
     "running": "[cyan]running[/]",

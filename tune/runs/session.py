@@ -14,7 +14,7 @@ from rich.console import Console
 
 from trainer.data.kept_splits import SPLITS_FILE
 from trainer.scoring.translation import TRANSLATE
-from tune.cluster.progress_channel import start_channel
+from tune.cluster.progress_channel import ProgressChannel, start_channel
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, check_shared, gpu_precision, joined_address, ray_session
 from tune.experiments.events import Baseline, Data, Prepared, SearchEnded, SessionStarted, SpaceChanged
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from trainer.config import TrainConfig
     from trainer.data.prepared import PreparedData
-    from tune.cluster.progress_channel import ProgressChannel
     from tune.experiments.state import SearchState
 
 

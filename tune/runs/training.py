@@ -6,24 +6,21 @@ import contextlib
 import math
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rich.markup import escape
 
 from trainer.scoring.objectives import objective_value
-from trainer.training.report import Decision
+from trainer.training.report import Decision, Kept
 from tune.cluster.progress_channel import FAILED, ProgressReader
 from tune.experiments.events import TrialEnded, TrialStarted
 from tune.experiments.options import TRIAL
 from tune.runs.callback import SAVE_SECONDS, Listener
+from tune.runs.session import Session
 from tune.runs.training_display import ERROR_FILE, TrainDisplay
+from tune.search.records import Trial
 from tune.util.errors import error_line
 from tune.workers.ray_train import fit
-
-if TYPE_CHECKING:
-    from trainer.training.report import Kept
-    from tune.runs.session import Session
-    from tune.search.records import Trial
 
 
 def train_on_ray(session: Session) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,11 +14,9 @@ from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.options import TRIAL
 from tune.runs.outcome import Outcome, print_gain, print_no_gain, print_sources, print_tested
+from tune.search.records import Trial
 from tune.util.console import LiveDisplay, clock, say, short_path, short_value
 from tune.util.errors import error_line
-
-if TYPE_CHECKING:
-    from tune.search.records import Trial
 
 ERROR_FILE = "error.txt"
 

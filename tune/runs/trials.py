@@ -8,34 +8,30 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import ray.tune
 from rich.markup import escape
 
+from trainer.config import TrainConfig
 from trainer.scoring.objectives import objective_value
 from tune.cluster.progress_channel import ProgressReader
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, head_watched, joined_address
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import FinalRoundPlanned, TrialsOver
+from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.runs.callback import SearchCallback
 from tune.runs.final_round import clips_of
 from tune.runs.ray_tune import RayScheduler, RaySearcher, RayStopper
+from tune.runs.search_display import SearchDisplay
+from tune.runs.session import Session
 from tune.search.budgets import Spent, final_round_cost, reached
 from tune.search.finalists import objective_interval
 from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
-from tune.search.searcher import Repeater, Searcher
+from tune.search.searcher import EarlierTrial, Repeater, Searcher, Source
 from tune.util.errors import ResourceError, error_line
 from tune.workers.trainable import make_trainable
-
-if TYPE_CHECKING:
-    from trainer.config import TrainConfig
-    from tune.experiments.experiment import OpenExperiment
-    from tune.runs.search_display import SearchDisplay
-    from tune.runs.session import Session
-    from tune.search.searcher import EarlierTrial, Source
 
 _COUNT_SECONDS = 2.0
 

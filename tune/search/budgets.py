@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from trainer.errors import ConfigError
-
-if TYPE_CHECKING:
-    from tune.search.records import Records
+from tune.search.records import Records
 
 FAILURES_IN_A_ROW = 3
 """Trials that fail one after the other before the search ends."""

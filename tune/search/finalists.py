@@ -7,14 +7,11 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.intervals import Interval, difference_interval, rate_interval
-from tune.search.records import trial_of, trial_order
-
-if TYPE_CHECKING:
-    from tune.search.records import Records, Trial
+from tune.search.records import Records, Trial, trial_of, trial_order
 
 LEAST_TRIALS = 8
 """Searches of so many trials and more have finalists unless told otherwise."""

@@ -5,14 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.scoring.objectives import objective_value
-from tune.search.records import Stop
+from tune.search.records import Records, Stop, Trial
 from tune.space.settings import SchedulerSettings
-
-if TYPE_CHECKING:
-    from tune.search.records import Records, Trial
 
 LEAST_STEPS = 2
 """Optimiser steps with the largest effective batch of the space before the first rung; after one, cut short by a

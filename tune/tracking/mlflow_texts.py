@@ -8,13 +8,12 @@ from trainer.scoring.normalizers import rates_note
 from trainer.scoring.objectives import objective_value
 from tune.experiments.options import TRIAL
 from tune.experiments.results import guards_line
-from tune.search.records import listed
+from tune.search.records import Trial, listed
 from tune.util.console import clock, key_settings, short_source
 from tune.util.errors import error_line
 
 if TYPE_CHECKING:
     from tune.experiments.experiment import Experiment
-    from tune.search.records import Trial
 
 
 def experiment_note(saved: Experiment, option: str) -> str:

@@ -18,7 +18,7 @@ from trainer.files import write_whole
 from trainer.scoring.objectives import named_rates
 from tune.experiments.events import Entry, Evaluated
 from tune.experiments.results import TRACKING_FILE
-from tune.search.records import role_of
+from tune.search.records import Trial, role_of
 from tune.tracking.sync import Log, Store, Target
 from tune.util.console import short_source
 from tune.util.errors import TrackingError, first_line
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import wandb
 
     from tune.experiments.experiment import Experiment
-    from tune.search.records import Trial
 
 _TRAINING = ("loss", "learning_rate", "grad_norm")
 

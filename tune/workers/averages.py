@@ -6,13 +6,10 @@ import dataclasses
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from trainer.config import TrainConfig
+from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.workers.inputs import TrialInputs
-
-if TYPE_CHECKING:
-    from trainer.config import TrainConfig
-    from tune.experiments.checkpoint_files import CheckpointFiles
 
 
 @dataclasses.dataclass(frozen=True)

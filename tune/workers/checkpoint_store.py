@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainer.training.report import Decision, Kept, Order
-
-if TYPE_CHECKING:
-    from tune.cluster.progress_channel import Driver
-    from tune.experiments.checkpoint_files import CheckpointFiles
+from tune.cluster.progress_channel import Driver
+from tune.experiments.checkpoint_files import CheckpointFiles
 
 
 class CheckpointStore:

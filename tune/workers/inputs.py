@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import SOUNDS, TEXT_SETTINGS
+from trainer.config import SOUNDS, TEXT_SETTINGS, TrainConfig
 from trainer.memory import PRETENDED_GPUS, use_share_of_gpu
 from tune.util.errors import ResourceError
 
 if TYPE_CHECKING:
     from ray import ObjectRef
 
-    from trainer.config import TrainConfig
     from trainer.data.prepared import PreparedData
     from tune.workers.node_copies import NodeCopies
 

@@ -19,7 +19,7 @@ from trainer.manifest import problem_of
 from trainer.training.distributed import TIMEOUT_SECONDS, private_folder
 from tune.cluster.progress_channel import Driver
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.folder import TRIALS_FOLDER
+from tune.experiments.folder import TRIALS_FOLDER, ExperimentFolder
 from tune.experiments.options import TRIAL
 from tune.workers.retries import train_persistently
 from tune.workers.trainable import train_worker
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig
     from trainer.train import TrainResult
     from tune.cluster.resources import TrialResources
-    from tune.experiments.folder import ExperimentFolder
     from tune.workers.inputs import TrialInputs
 
 

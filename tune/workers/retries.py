@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from trainer.config import TrainConfig
 from trainer.errors import CheckpointError, UserError
 from trainer.memory import halve_micro_batch, is_out_of_memory
-
-if TYPE_CHECKING:
-    from tune.cluster.progress_channel import Driver
+from tune.cluster.progress_channel import Driver
 
 MICRO_BATCH = "micro_batch"
 ACCUMULATION = "accumulation"
