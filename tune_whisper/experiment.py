@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.config import TrainConfig
+from trainer.errors import UserError
+from trainer.scoring.objectives import CHRF_ERROR, words
+from trainer.scoring.translation import TRANSLATE
 from tune.search.records import Trial
 from tune.util.errors import option_words
 from tune_whisper.keywords import in_keywords
@@ -61,9 +64,6 @@ class Experiment:
     def __repr__(self) -> str:
         if self.plan:
             return self.plan
-        from trainer.scoring.objectives import CHRF_ERROR, words
-        from trainer.scoring.translation import TRANSLATE
-
         rates = {"WER": self.wer, "before fine-tuning": self.baseline_wer, "test WER": self.test_wer}
         known = [f"{name} {rate:.2f} %" for name, rate in rates.items() if rate is not None]
         trials = len(self.results.get("trials", ()))
@@ -114,7 +114,6 @@ class Experiment:
         Raises:
             UserError: it cannot be written, or a format could not be made or drifted, as `tune-whisper export` tells.
         """
-        from trainer.errors import UserError
         from tune.commands.export import run
 
         words = [self.name, f"--output={os.fspath(output)}", f"--storage={self.storage}"]

@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from trainer.config import TrainConfig
 from trainer.conversion.formats import FORMATS, Target, read_decoding, transcribe
@@ -19,9 +21,6 @@ from trainer.scoring.alignment import count_errors
 from trainer.scoring.normalizers import make_normalizer
 from trainer.scoring.objectives import CHRF_ERROR, WER
 from trainer.scoring.translation import TRANSLATE, count_chrf
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _MOST_CLIPS = 32
 """Clips of the validation split that are transcribed."""
@@ -132,8 +131,6 @@ class Checker:
 
     def check(self, target: Target, folder: Path) -> FormatCheck:
         """Transcribe the clips with a converted model; a `ModelError` where the runtime cannot load it."""
-        import numpy as np
-
         texts = self._transcribe(target.name, folder)
         references = [self._normalize(text) for text in self._clips.texts]
         original, converted = self._count(references, self._original), self._count(references, texts)

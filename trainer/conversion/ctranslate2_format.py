@@ -6,14 +6,13 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from trainer.conversion.formats import Decoding
 from trainer.conversion.whisper_layout import whisper_layout
 from trainer.data.audio import SAMPLE_RATE
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _FASTER_WHISPER_POSITIONS = 448
 
@@ -44,7 +43,6 @@ def transcribe(folder: Path, decoding: Decoding, clips: Sequence[np.ndarray]) ->
     """
     import ctranslate2
     import faster_whisper
-    import numpy as np
 
     class ShortWindow(faster_whisper.WhisperModel):
         """faster-whisper (1.2.1) pads every window to 3,000 frames, whatever the model has positions for."""

@@ -18,13 +18,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
+
 from trainer.conversion.formats import Decoding
 from trainer.conversion.whisper_layout import whisper_layout
 from trainer.data.audio import SAMPLE_RATE
 from trainer.errors import ModelError
 
 if TYPE_CHECKING:
-    import numpy as np
     from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
 MODEL_FILE = "ggml-model.bin"
@@ -62,7 +63,6 @@ def convert(folder: Path, output: Path, quantization: str) -> None:
     Raises:
         ModelError: the model has parts that whisper.cpp has not.
     """
-    import numpy as np
     import torch
     from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
@@ -115,8 +115,6 @@ def _write_tokens(file: BinaryIO, processor: WhisperProcessor) -> None:
 
 def _tensors(model: WhisperForConditionalGeneration, folder: Path) -> Iterator[tuple[str, np.ndarray]]:
     """Every tensor in float32 by the name that whisper.cpp knows it by."""
-    import numpy as np
-
     state = model.state_dict()
     embedding = state["model.decoder.embed_tokens.weight"]
     if not state.pop("proj_out.weight", embedding).equal(embedding):
@@ -142,8 +140,6 @@ def _tensors(model: WhisperForConditionalGeneration, folder: Path) -> Iterator[t
 
 def _write_tensor(file: BinaryIO, name: str, values: np.ndarray, quantization: str) -> None:
     """One tensor with its head: vectors and positions in float32, convolutions in float16, matrices as asked."""
-    import numpy as np
-
     if name in ("encoder.conv1.bias", "encoder.conv2.bias"):
         values = values[:, None]
     shape = values.shape
@@ -169,8 +165,6 @@ def transcribe(folder: Path, decoding: Decoding, clips: Sequence[np.ndarray]) ->
     Raises:
         ModelError: whisper.cpp cannot load or run the model; with the last words of its log.
     """
-    import numpy as np
-
     path, count = folder / MODEL_FILE, 0
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as scratch:
         sounds, log = Path(scratch) / "clips.npz", Path(scratch) / "log"
@@ -209,7 +203,6 @@ def _transcribe_here(model_file: str, clips_file: str, decoding: Decoding) -> No
     Logits of a random model of whisper-tiny's shape are 0.0025 (root mean square) from transformers' without it,
     0.46 with it.
     """
-    import numpy as np
     from pywhispercpp.model import Model
 
     # Half the cores: its threads spin while they wait, and crawl where others want the cores too.

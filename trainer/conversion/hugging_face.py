@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from trainer.config import TrainConfig
 from trainer.conversion.formats import Decoding
@@ -13,9 +14,6 @@ from trainer.data.audio import SAMPLE_RATE
 from trainer.model.averaging import load_mean
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _BATCH = 8
 

@@ -13,7 +13,7 @@ from trainer.errors import ConfigError, DivergedError
 from trainer.memory import BatchSize, is_out_of_memory
 from trainer.model.pretrained import find_model, load_model_config
 from trainer.model.processor import load_processor, prefix_tokens
-from trainer.model.whisper import load_model, with_bf16_decoder
+from trainer.model.whisper import load_model, resolve_precision, with_bf16_decoder
 
 if TYPE_CHECKING:
     import torch
@@ -104,7 +104,6 @@ class Decoder:
         import torch
 
         from trainer.model.greedy import GreedyDecoder
-        from trainer.model.whisper import resolve_precision
 
         self.config = config
         self.processor = load_processor(config)

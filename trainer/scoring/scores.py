@@ -6,6 +6,8 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from trainer.scoring.alignment import Counts, ErrorCounts, Piece, align, count_errors, frequent_errors
 from trainer.scoring.decoding import Transcripts
 from trainer.scoring.hallucinations import Sign, find_signs
@@ -46,7 +48,6 @@ def count_rates(
     what it has; spaces count in neither. With `silence` nothing is said where a reference is empty, so that all that is
     written there was inserted; else nobody knows what is said there, and such clips are in no rate.
     """
-    import numpy as np
 
     def by_character(words: ErrorCounts, said: Sequence[str], heard: Sequence[str]) -> ErrorCounts:
         said, heard = (
@@ -281,8 +282,6 @@ def group_by(values: Sequence[str]) -> dict[str, list[int]]:
 
 def by_seconds(seconds: Sequence[float]) -> dict[str, list[int]]:
     """Rows in up to four ranges of seconds with about as many each, from the lowest on; equal ones stay together."""
-    import numpy as np
-
     values = np.round(np.array(seconds), 2)
     edges = np.unique(np.quantile(values, np.arange(1, _RANGES) / _RANGES, method="lower"))
     groups = {}

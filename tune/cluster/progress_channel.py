@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
 from trainer.training.report import Decision, Kept, Order
 
 if TYPE_CHECKING:
@@ -69,8 +72,6 @@ class Driver:
 
     def order(self) -> Order | None:
         """What the driver asks for, by the answers to progress that have come."""
-        import ray
-
         if not self._answers:
             return None
         come, self._answers = ray.wait(self._answers, num_returns=len(self._answers), timeout=0)
@@ -78,13 +79,9 @@ class Driver:
         return "end" if "end" in orders else "save" if "save" in orders else None
 
     def _send(self, kind: str, content: dict[str, Any]) -> None:
-        import ray
-
         ray.get(self.channel.put.remote((self.trial_id, kind, content, time.time())))
 
     def _ask(self, kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
-        import ray
-
         answer = ray.get(self.channel.ask.remote((self.trial_id, kind, dict(content), time.time())))
         assert isinstance(answer, dict)
         return answer
@@ -147,9 +144,6 @@ class ProgressChannel:
 
 def start_channel() -> Any:
     """Start the actor, on this node, which outlives the others for the search; it takes no CPU of Ray's count."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     return ray.remote(num_cpus=0, max_concurrency=1000, scheduling_strategy=here)(ProgressChannel).remote()
 
@@ -173,8 +167,6 @@ class ProgressReader(threading.Thread):
         """Why no more messages are fetched: whoever asks then waits for ever, so all must end."""
 
     def run(self) -> None:
-        import ray
-
         while self.error is None and not self._done.is_set():
             try:
                 ray.get(self._channel.wait.remote(1.0))
@@ -185,8 +177,6 @@ class ProgressReader(threading.Thread):
 
     def stop(self) -> None:
         """Fetch what is left and end the thread."""
-        import ray
-
         self._done.set()
         if ray.is_initialized():  # else the thread does not wait any more, and a call would start another Ray
             self._channel.wake.remote()
@@ -195,8 +185,6 @@ class ProgressReader(threading.Thread):
 
     def fetch(self) -> None:
         """Hand on all that has come; when it returns, nothing of it is still on its way."""
-        import ray
-
         with self._lock:
             if self.error is not None:
                 return

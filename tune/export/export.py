@@ -16,7 +16,7 @@ from trainer.conversion.formats import Target, read_decoding
 from trainer.errors import ConfigError, DataError
 from trainer.files import whole_folder, write_whole
 from trainer.model.adapters import export_adapter, has_adapter
-from trainer.model.pretrained import find_model, model_path
+from trainer.model.pretrained import find_model, load_model_config, model_path
 from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import objective_name
 from tune.experiments.experiment import Experiment, Find, find_experiment
@@ -266,7 +266,6 @@ def export_existing(
         language: spoken language; by default the one in the model's settings.
     """
     from trainer.conversion.hugging_face import write_model
-    from trainer.model.pretrained import load_model_config
     from trainer.model.processor import load_processor
 
     folder = Path(model).expanduser()

@@ -12,10 +12,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 _RATE = 16_000
 _WITHOUT_SPACES = ("zh", "yue", "ja", "th", "lo", "my", "km", "bo")
@@ -70,7 +69,6 @@ def _speech(recording: np.ndarray, longest: int) -> list[tuple[int, int]]:
 
 def _read(number: int, value: Any) -> np.ndarray:
     """float32 (samples,), 16 kHz mono; raises `MlflowException`, which names the recording by its number."""
-    import numpy as np
     import soundfile
     import soxr
     from mlflow.exceptions import MlflowException

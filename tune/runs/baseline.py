@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import ray
+
 from trainer.config import TrainConfig
 from trainer.errors import UserError
 from trainer.model.pretrained import load_model_config
@@ -144,8 +146,6 @@ def measure_held_out(
     session: Session, config: TrainConfig, run: Trial
 ) -> tuple[Evaluation, Evaluation] | None:
     """A run's best checkpoint, and the base model, on the test split; None where the weights cannot be had."""
-    import ray
-
     try:
         files = CheckpointFiles(session.experiment.folder)
         inputs = session.inputs(config)
@@ -190,8 +190,6 @@ def begin_in_worker(
     work: Callable[..., Result], inputs: TrialInputs, *arguments: object
 ) -> Callable[[], Result]:
     """Begin what `in_worker` does; what it returns waits for the end of it, and raises the same."""
-    import ray
-
     remote: Any = ray.remote(num_cpus=inputs.cpus, num_gpus=inputs.gpus)(run_and_free)
     begun = remote.remote(work, inputs, *arguments)
 

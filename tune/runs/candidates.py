@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import ray.exceptions
 
 from trainer.errors import UserError
@@ -166,7 +167,6 @@ def judge_guards(
 
 def _guard_losses(state: SearchState, run: str) -> list[GuardLoss]:
     """What a run has lost on the session's guards."""
-    import numpy as np
 
     def measured(guard: Guard, name: str | None) -> MeasuredOnGuard | None:
         found = state.guards[name, guard.data]

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.console import Console
 
 from trainer.config import CLIP_SETTINGS, SOUNDS, TrainConfig
 from trainer.errors import ConfigError, DataError
-from trainer.scoring.normalizers import unit_note
+from trainer.scoring.normalizers import make_normalizer, unit_note
 from trainer.scoring.translation import TRANSLATE
 from tune.util.console import ProgressBar, say, say_notes, short_source
 
@@ -136,10 +137,7 @@ def what_clips_show(base: TrainConfig, texts: Iterable[str]) -> str:
 
     The 95 % interval of the difference between two models, `_APART` as far as they would be in each clip.
     """
-    import numpy as np
-
     from trainer.scoring.intervals import LEAST, ratio
-    from trainer.scoring.normalizers import make_normalizer
 
     normalizer = make_normalizer(base)
     lengths = np.array([len(normalizer(text).split()) for text in texts], float)

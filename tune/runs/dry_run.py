@@ -15,9 +15,10 @@ from typing import Any
 from rich.console import Console
 
 from trainer.data.clips import ClipTable
-from trainer.data.prepared import PreparedData
+from trainer.data.prepared import PreparedData, is_prepared, prepare
 from trainer.errors import ConfigError, DiskFullError
 from trainer.files import nearest_folder
+from trainer.model.pretrained import is_here
 from trainer.scoring.translation import TRANSLATE
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import (
@@ -29,7 +30,6 @@ from tune.cluster.session import (
     ray_session,
     this_machine,
 )
-from tune.runs.baseline import in_worker
 from tune.runs.data import describe_guard, load_guards, look_at_clips, quick_notes, what_clips_show
 from tune.runs.plan import Plan
 from tune.search.budgets import describe_duration
@@ -38,9 +38,6 @@ from tune.search.scheduler import TRIAL_ID, describe_rungs
 from tune.search.searcher import Searcher
 from tune.space.settings import SchedulerSettings
 from tune.util.console import key_settings, say, say_notes, set_task
-from tune.workers.inputs import TrialInputs, shared_folders
-from tune.workers.node_copies import NodeCopies
-from tune.workers.trainable import time_steps
 
 _SHOWN_TRIALS = 3
 _SECONDS = 2.0
@@ -162,7 +159,6 @@ def _within_space(plan: Plan, *, trials_given: bool) -> tuple[Plan, list[str]]:
 @contextlib.contextmanager
 def _readable(plan: Plan, table: ClipTable, console: Console, *, sample_only: bool) -> Iterator[PreparedData]:
     """All clips where their features were computed before, else a sample, judged as all are in a search."""
-    from trainer.data.prepared import is_prepared, prepare
     from trainer.inspection.sample import prepared_sample
 
     how: dict[str, Any] = {"table": table, "waveforms": plan.augments}
@@ -283,8 +279,6 @@ def _show_cost(
 
 
 def _why_not_timed(plan: Plan, resources: TrialResources | None, measure: bool) -> str:
-    from trainer.model.pretrained import is_here
-
     if plan.base.workers > 1 or plan.base.deepspeed:
         return "for several workers or DeepSpeed"
     if measure:
@@ -308,6 +302,11 @@ def _samples_a_second(
         torch.set_num_threads(max(1, int(resources.cpus_per_worker)))
         return probe_step(plan.base, data, seconds=_SECONDS)
     import ray
+
+    from tune.runs.baseline import in_worker
+    from tune.workers.inputs import TrialInputs, shared_folders
+    from tune.workers.node_copies import NodeCopies
+    from tune.workers.trainable import time_steps
 
     config, copies = plan.base, None
     if config.precision == "auto" and resources.gpus:

@@ -23,7 +23,7 @@ from tune.experiments.mlflow_store import absolute_tracking_uri, check_store, de
 from tune.experiments.options import SearchOptions
 from tune.experiments.paths import PATH_SETTINGS, absolute_guards, settled
 from tune.experiments.storage import Storage, dated_name
-from tune.experiments.warm_start import WarmStart
+from tune.experiments.warm_start import WarmStart, read_warm_start
 from tune.search.budgets import describe_duration
 from tune.search.scheduler import LEAST_STEPS, rung_grid
 from tune.space.parameters import FloatParameter, Parameter
@@ -391,13 +391,9 @@ def make_plan(
     )
     by_wer = plan.by_base_wer()  # none of them may fail once the base model is measured
     plan = dataclasses.replace(plan.after_baseline(None), space_as_read=space)
-    if earlier:
-        from tune.experiments.warm_start import read_warm_start
-
-        spaces, ours = [known.space for _, known in by_wer], plan.base.to_dict()
-        plan = dataclasses.replace(
-            plan, warm_starts=tuple(read_warm_start(each, spaces, ours) for each in earlier)
-        )
+    spaces, ours = [known.space for _, known in by_wer], plan.base.to_dict()
+    warm_starts = tuple(read_warm_start(each, spaces, ours) for each in earlier)
+    plan = dataclasses.replace(plan, warm_starts=warm_starts)
     plan.check_settings()
     _check_data_given(space.fixed)
     return plan

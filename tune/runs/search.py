@@ -9,10 +9,12 @@ from typing import Any
 from rich.console import Console
 
 from trainer.config import TrainConfig
+from trainer.model.pretrained import load_model_config
 from trainer.scoring.objectives import objective_value
 from trainer.scoring.part import chosen_clips
 from trainer.scoring.translation import TRANSLATE
-from trainer.train import Evaluation
+from trainer.train import Evaluation, plan_batches
+from trainer.training.window import mean_evaluated_frames
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import HeldOutMeasured, TrialProposed
 from tune.experiments.experiment import OpenExperiment
@@ -114,8 +116,6 @@ def begin(session: Session) -> None:
         baseline = measure_baseline(session)
         plan, train = session.plan, session.data.train
         if plan.is_training:
-            from trainer.train import plan_batches
-
             session.begin(baseline, plan_batches(plan.base, train).points)
             batch = plan.base.effective_batch_size
             proposed = TrialProposed(trial_id=TRIAL, config=plan.shown_settings, effective_batch=batch)
@@ -223,9 +223,6 @@ def _earlier(session: Session) -> list[EarlierTrial]:
 
 def _evaluation_ratio(session: Session) -> float:
     """How much longer an evaluation of a repeat takes: of all clips, and on whole windows."""
-    from trainer.model.pretrained import load_model_config
-    from trainer.training.window import mean_evaluated_frames
-
     every, trial = len(session.data.splits["validation"]), trial_config(session)
     ratio = every / (session.state.trial_clips or every)
     if trial == session.base:

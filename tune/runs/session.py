@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import ray
 from rich.console import Console
 
 from trainer.data.kept_splits import SPLITS_FILE
@@ -149,8 +150,6 @@ class Session:
     @functools.cached_property
     def _stored(self) -> dict[str | None, ObjectRef[PreparedData]]:
         """The data in Ray's object store, and that of guards by their names."""
-        import ray
-
         every: dict[str | None, PreparedData] = {None: self.data}
         every.update(self.guards)
         return {name: ray.put(data) for name, data in every.items()}

@@ -8,6 +8,8 @@ import signal
 import time
 from typing import Any, Literal
 
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.markup import escape
 
 from trainer.scoring.objectives import objective_value
@@ -114,9 +116,6 @@ def _fit(session: Session, watch: TrainingWatch) -> Literal["completed", "failed
     Raises:
         Exception: what the driver itself came upon, such as a log that cannot be written; nobody answers the workers.
     """
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
     plan, channel = session.plan, session.channel
     reader = ProgressReader(channel, watch.receive, watch.flush_progress)
     reader.start()

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainer.config import TrainConfig
+from trainer.files import has_room
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.workers.inputs import TrialInputs
 
@@ -60,7 +61,6 @@ def _write_mean(
     config: TrainConfig, files: CheckpointFiles, checkpoints: Sequence[str], target: Path
 ) -> None:
     """The mean of checkpoints, of adapters that of the whole models that they make, as a model folder."""
-    from trainer.files import has_room
     from trainer.model.adapters import with_base
     from trainer.model.averaging import load_mean
     from trainer.training.checkpoints import checkpoint_bytes, disk_full, full_disk_errors

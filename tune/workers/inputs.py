@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ray
+
 from trainer.config import SOUNDS, TEXT_SETTINGS, TrainConfig
 from trainer.memory import PRETENDED_GPUS, use_share_of_gpu
 from tune.util.errors import ResourceError
@@ -48,8 +50,6 @@ class TrialInputs:
 
     def open(self) -> tuple[TrainConfig, PreparedData]:
         """Settings and data with the folders that this node has, once a process of Ray's is there to use them."""
-        import ray
-
         config, data = self.open_config(), ray.get(self.data)
         if self.copies is not None:
             data = data.moved_to(self.copies.local(data.folder))
@@ -81,7 +81,6 @@ class TrialInputs:
 
 def check_gpu() -> None:
     """Check that PyTorch can use the GPU that Ray, which counts them by the driver alone, gave this process."""
-    import ray
     import torch
 
     if not ray.get_runtime_context().get_accelerator_ids().get("GPU") or os.environ.get(PRETENDED_GPUS):

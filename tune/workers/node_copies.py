@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ray
+from pyarrow import fs
+
 from trainer.errors import UserError
 from trainer.files import locked, whole_folder
 from tune.experiments.object_stores.object_store import ObjectStore
@@ -35,8 +38,6 @@ class NodeCopies:
     @classmethod
     def make(cls, storage: Storage, folders: Sequence[Path]) -> NodeCopies:
         """Bring folders, which are complete and do not change, to the storage, unless they are there."""
-        import ray
-
         node = ray.get_runtime_context().get_node_id()
         if storage.folder is None:
             return cls(node, *_upload(ObjectStore(storage.text), folders))
@@ -51,8 +52,6 @@ class NodeCopies:
 
     def local(self, folder: Path) -> Path:
         """Where this node has the folder; the first process of a node that asks fetches it, others wait."""
-        import ray
-
         if ray.get_runtime_context().get_node_id() == self.node:
             return folder
         path = self.paths[folder]
@@ -62,15 +61,11 @@ class NodeCopies:
         return _made_once(user_cache() / "shared" / Path(path).name, fetch)
 
     def _fetch(self, path: str, target: Path) -> None:
-        from pyarrow import fs
-
         target.mkdir()
         fs.copy_files(path, str(target), source_filesystem=self.filesystem)
 
 
 def _upload(store: ObjectStore, folders: Sequence[Path]) -> tuple[Any, dict[Path, str]]:
-    from pyarrow import fs
-
     filesystem, root = store.filesystem()
     paths = {}
     for folder in folders:

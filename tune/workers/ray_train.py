@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ray
+
 from trainer.manifest import problem_of
 from trainer.training.distributed import TIMEOUT_SECONDS, private_folder
 from tune.cluster.progress_channel import Driver
@@ -180,7 +182,6 @@ def scratch_removed(folder: ExperimentFolder) -> Iterator[None]:
 @contextlib.contextmanager
 def _scratch_folder(name: str, local_rank: int) -> Iterator[None]:
     """Temporary files in a folder of the training's own, that the next attempt finds if this one is killed."""
-    import ray
     import torch
 
     # Nodes may share their disk, as several on one machine do.

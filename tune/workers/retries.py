@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
+import ray.exceptions
+
 from trainer.config import TrainConfig
 from trainer.errors import CheckpointError, UserError
 from trainer.memory import halve_micro_batch, is_out_of_memory
@@ -27,8 +29,6 @@ def train_persistently(
     the one before it, and in the end for the start. `work` takes settings, the folder of its checkpoints, and one to
     go on from.
     """
-    import ray.exceptions
-
     skipped = 0
     while True:
         start = driver.start()

@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ray
+
+from trainer.training.distributed import leave_group
 from tune.cluster.progress_channel import Driver
 from tune.search.scheduler import TRIAL_ID
 from tune.workers.checkpoint_store import CheckpointStore
@@ -82,7 +85,6 @@ def train_worker(
     """
     from trainer.scoring.part import chosen_clips
     from trainer.train import train
-    from trainer.training.distributed import leave_group
 
     _free_memory()
     config, data = inputs.open()
@@ -176,8 +178,6 @@ def evaluate_checkpoint(
 
 def time_steps(inputs: TrialInputs, files: Mapping[str, bytes], seconds: float) -> float | None:
     """What `probe_step` returns on whatever node this runs, which is given the files of a sample's features."""
-    import ray
-
     from trainer.probe import probe_step
 
     config = inputs.open_config()

@@ -20,6 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
 from trainer.training.report import Decision
 
 Metrics = dict[str, float]
@@ -55,8 +58,6 @@ class Worker:
         self._scratch = ""
 
     def address(self) -> Address:
-        import ray
-
         with socket.socket() as free:
             free.bind(("", 0))
             port = int(free.getsockname()[1])
@@ -107,8 +108,6 @@ def train_on_workers(
     Raises:
         Exception: what `work` raised in the worker that failed first, as Ray passes it on.
     """
-    import ray
-
     actors = _start(workers, cpus, gpus)
     try:
         variables = _variables(ray.get([actor.address.remote() for actor in actors]))
@@ -121,9 +120,6 @@ def train_on_workers(
 
 def _start(workers: int, cpus: float, gpus: float) -> list[Any]:
     """The worker processes, in the order of their ranks."""
-    import ray
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
     group = ray.util.get_current_placement_group()
     actor_class = ray.remote(num_cpus=cpus, num_gpus=gpus, max_concurrency=3)(Worker)
     return [
@@ -137,8 +133,6 @@ def _start(workers: int, cpus: float, gpus: float) -> list[Any]:
 
 
 def _kill(actors: list[Any]) -> None:
-    import ray
-
     ray.wait([actor.clean.remote() for actor in actors], num_returns=len(actors), timeout=_CLEAN_SECONDS)
     for actor in actors:
         ray.kill(actor)
@@ -174,8 +168,6 @@ def _variables(addresses: Sequence[Address]) -> list[dict[str, str]]:
 
 def _pass_reports(actors: list[Any], runs: list[Any], decide: Decide) -> None:
     """Pass on the first worker's evaluations, and what is decided on them, until it has ended."""
-    import ray
-
     running = list(runs)
     coming = actors[0].next_report.remote()
     while True:
@@ -194,8 +186,6 @@ def _pass_reports(actors: list[Any], runs: list[Any], decide: Decide) -> None:
 
 def _raise_first_failure(ended: Any, runs: list[Any]) -> None:
     """Raise what went wrong where `ended` failed: another's error, if this one only lost its connection."""
-    import ray
-
     try:
         ray.get(ended)
     except ray.exceptions.RayError as error:

@@ -13,7 +13,9 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, decode_each
@@ -27,9 +29,6 @@ from trainer.data.streaming.shards import Shards, estimate_rows, is_local, open_
 from trainer.data.tables.table import Table, read_manifest
 from trainer.errors import DataError
 from trainer.mix import is_mix
-
-if TYPE_CHECKING:
-    import numpy as np
 
 SAMPLE = 64
 """Clips of the training split that are looked at before anything is trained."""
@@ -155,8 +154,6 @@ class TrainStream:
         Raises:
             DataError: the source cannot be read, or has no clips for this worker.
         """
-        import numpy as np
-
         for epoch in itertools.count():
             order = np.random.default_rng([seed, epoch]).permutation(len(self.shards)).tolist()
             if len(order) >= workers:
@@ -311,8 +308,6 @@ def keep_sample(config: TrainConfig, count: int) -> tuple[TrainConfig, str]:
 
 def _some_rows(shards: Shards, count: int, seed: int) -> Iterator[dict[str, Any]]:
     """So many rows, the first of each of some shards; of fewer shards where they have few rows."""
-    import numpy as np
-
     order = np.random.default_rng([seed]).permutation(len(shards)).tolist()
     share = -(-count // min(len(order), _SAMPLED_SHARDS))
     each = (itertools.islice(shards.rows([shard]), share) for shard in order)
