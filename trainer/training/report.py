@@ -28,12 +28,9 @@ class Report(Protocol):
 
     Without a folder it is progress: `loss`, `learning_rate`, `grad_norm` and the position, from the first worker
     only; or, as the last one, `diverged` (1) and the position where the loss is no finite number any more.
-
-    Returns:
-        True where the training shall end here, on all workers.
     """
 
-    def __call__(self, metrics: Mapping[str, float], checkpoint_dir: Path | None) -> bool | None: ...
+    def __call__(self, metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None: ...
 
 
 def ignore(metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None:
@@ -73,7 +70,7 @@ class CheckpointStore(Protocol):
 
     def complete(
         self, folder: Path, taken: Mapping[str, Mapping[str, int]], metrics: Mapping[str, float], keep: Kept
-    ) -> bool | None:
+    ) -> None:
         """Seal a checkpoint, in the first process, once all have handed over.
 
         Args:
@@ -81,7 +78,4 @@ class CheckpointStore(Protocol):
             taken: what all nodes handed over.
             metrics: of the evaluation; of what was saved between two the position alone.
             keep: what of it the folder holds.
-
-        Returns:
-            True where the training shall end here.
         """

@@ -95,9 +95,9 @@ class CheckpointSaver:
         first = self._args.process_index == 0
         decision = self._store.decide(metrics) if first else Decision(False, None)
         decision = from_first(self._args, decision)
-        if decision.keep is None:
-            return decision.goes_on
-        return not self._save(metrics, decision.keep, measured=True) and decision.goes_on
+        if decision.keep is not None:
+            self._save(metrics, decision.keep, measured=True)
+        return decision.goes_on
 
     @property
     def order(self) -> Order | None:
@@ -120,8 +120,8 @@ class CheckpointSaver:
         self._save(position, "all", measured=False)
         return order == "save"
 
-    def _save(self, metrics: Mapping[str, float], keep: Kept, *, measured: bool) -> bool:
-        """Write a checkpoint where the store wants it; whether that ends the training."""
+    def _save(self, metrics: Mapping[str, float], keep: Kept, *, measured: bool) -> None:
+        """Write a checkpoint where the store wants it."""
         folder = self._store.begin(int(metrics["samples_seen"]), int(metrics["step"]))
         needed = checkpoint_bytes(self._config, self._trainer.model, keep, share_of_node())
         if local_rank() == 0:  # what a killed process left there, or the step was saved before
@@ -140,9 +140,9 @@ class CheckpointSaver:
             if self._args.world_size > 1:
                 for other in gather_object([taken]):
                     taken.update(other)
-            stop = self._args.process_index == 0 and self._store.complete(folder, taken, metrics, keep)
+            if self._args.process_index == 0:
+                self._store.complete(folder, taken, metrics, keep)
         wait_for_all(self._args)
-        return from_first(self._args, bool(stop))
 
 
 class ReportingStore:
@@ -156,11 +156,9 @@ class ReportingStore:
         self._last: Path | None = None
 
     def order(self) -> Order | None:
-        """Nothing: a report ends a training at an evaluation."""
         return None
 
     def decide(self, metrics: Mapping[str, float]) -> Decision:
-        """It goes on, until the report says otherwise."""
         return Decision(goes_on=True, keep="all")
 
     def begin(self, samples_seen: int, step: int) -> Path:
@@ -178,10 +176,9 @@ class ReportingStore:
 
     def complete(
         self, folder: Path, taken: Mapping[str, Mapping[str, int]], metrics: Mapping[str, float], keep: Kept
-    ) -> bool | None:
+    ) -> None:
         """Seal it and report it."""
         seal(folder)
-        stop = self._report(metrics, folder)
+        self._report(metrics, folder)
         if not self._keep:
             shutil.rmtree(folder, ignore_errors=True)
-        return stop

@@ -93,15 +93,13 @@ class ExperimentLog:
             ExperimentError: it cannot be read or written, or a line is damaged.
         """
         self.path = path
-        self.state = SearchState()
+        content = _read(path) if path.exists() else b""
+        self.state = fold(content, path)
         """What the log folds to; changed by `append` alone."""
         self.problem: ExperimentError | None = None
         """Why it could not be written; what it said before stays."""
         self._clock = clock
         self._lock = threading.Lock()
-        content = _read(path) if path.exists() else b""
-        for entry in parse(content, path):
-            self.state.apply(entry)
         self._size = content.rfind(b"\n") + 1
         try:
             self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644)

@@ -12,10 +12,14 @@ from trainer.bounds import WEIGHT_OF
 from trainer.files import write_whole
 from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import CHRF_ERROR, WER
+from trainer.training.checkpoints import UTTERANCES_FILE
+from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.folder import RESULTS_FILE, ExperimentFolder
+from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.state import SearchState
 from tune.search.guards import describe_choice, guard_names
 from tune.search.records import Trial, listed, rank, trial_of
+from tune.util.cloud_errors import cloud_errors
 from tune.util.files import read_object
 
 REPORT_FOLDER = "report"
@@ -225,6 +229,14 @@ def baseline_clips(folder: Path) -> ClipErrors | None:
     """The base model's, of the experiment in a folder; None where they were not kept."""
     path = folder / BASELINE_CLIPS_FILE
     return parse_clips(path.read_bytes()) if path.is_file() else None
+
+
+def clips_of(files: CheckpointFiles, checkpoint: str | None) -> ClipErrors | None:
+    """The errors of each validation clip that a checkpoint has; None where they are gone or cannot be read."""
+    try:
+        return parse_clips(files.read(checkpoint, UTTERANCES_FILE)) if checkpoint else None
+    except cloud_errors(OSError, StorageError):
+        return None
 
 
 def parse_clips(content: bytes) -> ClipErrors | None:

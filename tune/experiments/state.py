@@ -162,8 +162,7 @@ class SearchState:
     @property
     def seconds(self) -> float:
         """Wall time over all sessions, up to the last event."""
-        began = self.session.began if self.session else self.last_event_time
-        return self._earlier_seconds + max(0.0, self.last_event_time - began)
+        return self.seconds_at(self.last_event_time)
 
     def seconds_at(self, now: float) -> float:
         """Wall time over all sessions, where this one still runs; `now` in seconds since the epoch."""
@@ -373,8 +372,6 @@ _KEPT: dict[type[Any], str] = {
     SearchEnded: "ended",
 }
 """Events of which the state has the last one, and where."""
-_JUDGED = ("compared", "guards_judged")
-"""What is judged, the second by the first: with that it falls."""
 
 
 def _fold(event: Event, state: SearchState, now: float) -> None:
@@ -389,7 +386,7 @@ def _fold(event: Event, state: SearchState, now: float) -> None:
         case TrialStarted() | Evaluated() | CheckpointSaved() | TrialRecovered() | TrialEnded():
             _fold_run(event, state.run(event.trial_id), state, now)
         case FinalRoundPlanned():
-            _forget(state, *_JUDGED)
+            state.compared = state.guards_judged = None
         case FinalistsCompared():
             state.guards_judged = None
         case GuardMeasured():
@@ -420,7 +417,7 @@ def _fold_run(event: Event, run: Trial, state: SearchState, now: float) -> None:
             run.lose_unsaved()
         case TrialEnded():
             if event.trial_id not in state.averages:
-                _forget(state, *_JUDGED)
+                state.compared = state.guards_judged = None
             run.error = event.error
             run.samples_seen = max(run.samples_seen, event.samples_seen)
             run.epoch = max(run.epoch, event.epoch)
@@ -449,15 +446,10 @@ def _propose(event: TrialProposed, state: SearchState) -> None:
     if event.trial_id not in records:
         records.add(Trial(event.trial_id, event.config, event.effective_batch, members=event.members))
         if records is not state.averages:
-            _forget(state, *_JUDGED)
+            state.compared = state.guards_judged = None
 
 
 def _end(run: Trial, state: SearchState, status: Outcome, now: float) -> None:
     # A training that failed too often can be resumed, a trial of a search cannot.
     run.end(status, now, resumable=state.options.kind == "training" and status == "failed")
     run.session = state.session.session if state.session else 0
-
-
-def _forget(state: SearchState, *judged: str) -> None:
-    for name in judged:
-        setattr(state, name, None)

@@ -13,17 +13,14 @@ from trainer.files import is_locked
 from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.intervals import Interval
 from trainer.scoring.objectives import objective_value
-from trainer.training.checkpoints import UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.experiment import LOCK_FILE, Experiment, no_log
-from tune.experiments.object_stores.object_store import StorageError
-from tune.experiments.results import baseline_clips, how_it_ended, parse_clips
+from tune.experiments.results import baseline_clips, clips_of, how_it_ended
 from tune.report.scales import Scale, scale_of
 from tune.search.finalists import Noise, describe_mean, gain_interval, objective_interval, seed_noise
 from tune.search.records import Trial, trial_of
 from tune.search.samplers import projected
 from tune.search.searcher import EarlierTrial, optuna_trial
-from tune.util.cloud_errors import cloud_errors
 from tune.util.console import short_source
 
 if TYPE_CHECKING:
@@ -213,16 +210,9 @@ class Analysis(Experiment):
 
     def clips(self, runs: Sequence[Trial]) -> list[ClipErrors]:
         """The errors by clip of the runs' best checkpoints; none where those of any are gone, or cannot be read."""
-        files, found = CheckpointFiles(self.folder), []
-        for run in runs:
-            try:
-                clips = parse_clips(files.read(run.checkpoint, UTTERANCES_FILE)) if run.checkpoint else None
-            except cloud_errors(OSError, StorageError):
-                clips = None
-            if clips is None:
-                return []
-            found.append(clips)
-        return found
+        files = CheckpointFiles(self.folder)
+        found = [clips for run in runs if (clips := clips_of(files, run.checkpoint)) is not None]
+        return found if len(found) == len(runs) else []
 
     @functools.cached_property
     def seeds(self) -> Noise:

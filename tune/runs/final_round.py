@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainer.scoring.alignment import ClipErrors
 from trainer.training.checkpoints import CONFIG_FILE, UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned
 from tune.experiments.object_stores.object_store import StorageError
-from tune.experiments.results import parse_clips
+from tune.experiments.results import clips_of
 from tune.search.finalists import Repeat, judge_finalists, repeat_settings
 from tune.search.records import Trial, trial_of
 from tune.util.cloud_errors import cloud_errors
@@ -126,21 +125,13 @@ def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCo
         trial = trial_of(run.trial_id)
         if trial in contenders and run.status == "completed" and run.best_value is not None:
             # Where the clips' errors cannot be read, the interval comes from the seeds alone.
-            repeat = Repeat(run.trial_id, run.best_value, run.seconds, clips_of(run, files))
+            repeat = Repeat(run.trial_id, run.best_value, run.seconds, clips_of(files, run.checkpoint))
             found.setdefault(trial, []).append(repeat)
     without = [name for name in names if name not in found]
     if without:
         who = f"trial {without[0]} has" if len(without) == 1 else f"trials {', '.join(without)} have"
         return FinalistsCompared(verdict=None, text=f"{who} no repeat that was completed")
     return FinalistsCompared(verdict=judge_finalists(found) if found else None)
-
-
-def clips_of(run: Trial, files: CheckpointFiles) -> ClipErrors | None:
-    """The errors of each validation clip that a run's best checkpoint has; None where they cannot be read."""
-    try:
-        return parse_clips(files.read(str(run.checkpoint), UTTERANCES_FILE))
-    except cloud_errors(StorageError, FileNotFoundError):
-        return None
 
 
 def remove_unnamed_checkpoints(

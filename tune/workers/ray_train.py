@@ -23,6 +23,7 @@ from tune.cluster.progress_channel import Driver
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.folder import TRIALS_FOLDER, ExperimentFolder
 from tune.experiments.options import TRIAL
+from tune.util.environment import changed_environment
 from tune.workers.retries import train_persistently
 from tune.workers.trainable import train_worker
 from tune.workers.worker_group import SECONDARY_ERRORS
@@ -192,15 +193,11 @@ def _scratch_folder(name: str, local_rank: int) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, exist_ok=True)
     torch.distributed.barrier()
-    before = os.environ.get("TMPDIR")
-    os.environ["TMPDIR"], tempfile.tempdir = str(folder), None
     try:
-        yield
+        with changed_environment({"TMPDIR": str(folder)}):
+            tempfile.tempdir = None
+            yield
     finally:
-        if before is None:
-            del os.environ["TMPDIR"]
-        else:
-            os.environ["TMPDIR"] = before
         tempfile.tempdir = None
         if local_rank == 0:
             shutil.rmtree(folder, ignore_errors=True)

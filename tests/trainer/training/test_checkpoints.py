@@ -228,10 +228,9 @@ class KeptFolders:
     def hand_over(self, folder: Path) -> Mapping[str, Mapping[str, int]]:
         return {}
 
-    def complete(self, folder: Path, taken: Any, metrics: Mapping[str, float], keep: Kept) -> bool | None:
+    def complete(self, folder: Path, taken: Any, metrics: Mapping[str, float], keep: Kept) -> None:
         seal(folder)
         self.saved[int(metrics["step"])] = folder.rename(self.folder / f"step-{metrics['step']:.0f}")
-        return None
 
 
 @pytest.fixture
