@@ -18,6 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from trainer.data.audio import AudioError, AudioSource, DecodedAudio
 from trainer.data.clip import Clip
 from trainer.data.clips import ClipTable
@@ -30,7 +35,6 @@ from trainer.model.processor import window_seconds
 from trainer.threads import one_torch_thread
 
 if TYPE_CHECKING:
-    import numpy as np
     from transformers import WhisperFeatureExtractor
 
 CODE_VERSION = 5
@@ -131,9 +135,6 @@ class _Shard:
 
     def write(self, outcomes: Iterable[_Outcome]) -> None:
         """Write what came of the clips, in their order."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         rows = []
         with contextlib.ExitStack() as stack:
             kinds = [FEATURES, *([WAVEFORMS] if self.waveforms else [])]
@@ -168,11 +169,6 @@ def read_index(folder: Path, role: str) -> tuple[dict[str, Any], list[Drop]]:
     Of the former the numbers of `_COLUMNS` as numpy arrays, names and texts as Arrow holds them, without objects; the
     `shard` of each, and its `position` among all clips of the split.
     """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
     tables = [pq.read_table(path) for path in sorted(folder.glob(f"{role}-*.parquet"))]
     shards = np.repeat(np.arange(len(tables), dtype=np.int32), [len(table) for table in tables])
     table = pa.concat_tables(tables)
@@ -222,8 +218,6 @@ def encode_waveform(samples: np.ndarray) -> tuple[np.ndarray, float]:
     That is the smallest power of two that fits: 16-bit audio is kept as it is, and of other audio as many bits as there
     can be.
     """
-    import numpy as np
-
     peak = max(float(samples.max(initial=0)) / 32767, -float(samples.min(initial=0)) / 32768)
     mantissa, power = math.frexp(peak)  # peak = mantissa * 2 ** power, mantissa at least 1/2
     scale = 2.0 ** max(-100, min(100, power - (mantissa == 0.5))) if peak else 1.0

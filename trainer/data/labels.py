@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from trainer.config import TrainConfig
 from trainer.data.clip import Clip
@@ -15,10 +17,6 @@ from trainer.errors import ModelError
 from trainer.languages import WITHOUT_SPACES
 from trainer.mix import read_mix
 from trainer.model.processor import Processor, prefix_tokens
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 TOO_LONG_TEXT = "too_long_text"
 """The only reason for a drop that depends on how texts are written."""
@@ -41,8 +39,6 @@ class Labels:
 
     @classmethod
     def none(cls) -> Labels:
-        import numpy as np
-
         return cls(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(1, np.int64))
 
     def of(self, i: int) -> np.ndarray:
@@ -52,13 +48,9 @@ class Labels:
 
     def lengths(self) -> np.ndarray:
         """int64 (clips,): tokens of each clip."""
-        import numpy as np
-
         return np.diff(self.offsets)
 
     def only(self, clips: Sequence[int]) -> Labels:
-        import numpy as np
-
         chosen = np.asarray(clips, np.int64)
         tokens = [self.of(clip) for clip in clips]
         return Labels(
@@ -67,8 +59,6 @@ class Labels:
 
 
 def _offsets(lengths: Any) -> np.ndarray:
-    import numpy as np
-
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
@@ -84,8 +74,6 @@ def make_labels(
     `longest` is the most tokens that the model can write, prefix included. `index` has `name` and `text` of every
     clip, and `origin` where they have several; only an empty text has no letter or digit.
     """
-    import numpy as np
-
     texts, origins = index["text"], index.get("origin")
     configs = [origin.config(config) for origin in origins.kinds] if origins else [config]
     prefixes = [prefix_tokens(own, processor) for own in configs]

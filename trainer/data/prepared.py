@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE
 from trainer.data.cache import found_or_built, is_complete
@@ -38,7 +40,6 @@ from trainer.model.pretrained import load_model_config
 from trainer.model.processor import load_processor, window_seconds
 
 if TYPE_CHECKING:
-    import numpy as np
     from transformers import WhisperFeatureExtractor
 
     from trainer.data.streaming.stream import TrainStream
@@ -61,8 +62,6 @@ class Origins:
 
     @classmethod
     def of(cls, clips: Sequence[Clip]) -> Origins:
-        import numpy as np
-
         kinds = {origin: number for number, origin in enumerate(dict.fromkeys(clip.origin for clip in clips))}
         numbers = np.fromiter((kinds[clip.origin] for clip in clips), np.uint16, len(clips))
         return cls(tuple(kinds) or (PLAIN,), numbers)
@@ -93,8 +92,6 @@ class PreparedSplit:
 
     def _mapped(self, kind: str, i: int, length: int) -> np.ndarray:
         """So many values of clip `i` in the file of its shard."""
-        import numpy as np
-
         key = kind, int(self._get("shard", i))
         if key not in self._maps:
             path = shard_file(self.folder, self.role, key[1], kind)
@@ -126,8 +123,6 @@ class PreparedSplit:
         Raises:
             FileNotFoundError: the data was prepared without waveforms.
         """
-        import numpy as np
-
         stored = self._mapped(WAVEFORMS, i, self.samples(i))
         waveform: np.ndarray = np.multiply(stored, self._get("scale", i), dtype=np.float32)
         return waveform
@@ -170,7 +165,6 @@ class PreparedSplit:
 
     @property
     def origins(self) -> Origins:
-        """Those of all clips."""
         every: Origins = self.index["origin"]
         return Origins(every.kinds, every.numbers[self.all_labels.rows])
 
@@ -185,8 +179,6 @@ class PreparedSplit:
 
         `given` are weights by source, in place of the data's own.
         """
-        import numpy as np
-
         origins = self.origins
         of_kinds = [given.get(kind.source, kind.weight) for kind in origins.kinds]
         weights: np.ndarray = np.array(of_kinds)[origins.numbers]

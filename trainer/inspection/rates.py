@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from trainer.inspection.entries import Entry
 from trainer.inspection.texts import shorten
 
@@ -36,8 +38,6 @@ def find_misfits(
     Returns:
         The usual rate of long texts in letters a second, where there are enough clips to tell, and the clips' numbers.
     """
-    import numpy as np
-
     lengths = np.maximum(np.asarray(seconds, dtype=float), 0.02)
     letters = np.maximum(np.asarray(units, dtype=float), 1.0)
     per_second = letters / lengths

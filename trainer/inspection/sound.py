@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, DecodedAudio
 from trainer.data.drops import Drop
-
-if TYPE_CHECKING:
-    import numpy as np
 
 FRAME = 320
 """Samples at 16 kHz of which a level is taken: 20 ms."""
@@ -60,8 +58,6 @@ class Sound:
 
 def listen(source: AudioSource, decoded: DecodedAudio | AudioError) -> Sound | Drop:
     """Measure one clip, or say why training would drop it, without its split and name."""
-    import numpy as np
-
     if isinstance(decoded, AudioError):
         return Drop("", "", decoded.reason, str(decoded))
     audio = decoded.samples
@@ -83,8 +79,6 @@ def listen(source: AudioSource, decoded: DecodedAudio | AudioError) -> Sound | D
 
 def frame_levels(audio: np.ndarray) -> np.ndarray:
     """Level of every 20 ms in dBFS (a sine at full scale has -3), of at least one frame; -120 for silence."""
-    import numpy as np
-
     whole = len(audio) // FRAME
     frames = audio[: whole * FRAME].reshape(-1, FRAME) if whole else audio[None, :]
     power = np.mean(np.square(frames, dtype=np.float64), axis=1)
@@ -96,8 +90,6 @@ def silences(levels: np.ndarray) -> tuple[float, float, list[float]]:
 
     Silent is a frame at least 20 dB below the loud ones that is near the clip's own noise floor, or 35 dB below.
     """
-    import numpy as np
-
     loud, floor = np.percentile(levels, [95, 10])
     loud_frames = np.flatnonzero(levels > min(max(loud - 35, floor + 6), loud - 20))
     seconds = FRAME / SAMPLE_RATE
@@ -115,8 +107,6 @@ def clipped_share(audio: np.ndarray) -> float:
     That is: in runs of three and more at the clip's own peak, or anywhere so near to full scale that a lossy coding or
     another rate may have bent such a run.
     """
-    import numpy as np
-
     size = np.abs(audio)
     peak = float(size.max())
     if peak < 0.05:  # steps of 16 bits are coarse for something so quiet

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
-from trainer.inspection.inspection import Inspection, inspect_data
 from tune.commands.options import Parser, add_results, add_settings, add_storage, hand_out, read_settings
-from tune.inspection.page import inspection_page
-from tune.inspection.tables import print_inspection, suspicious_list, to_dict
 from tune.util.console import ProgressBar, make_console
 from tune.util.errors import check_least
+
+if TYPE_CHECKING:
+    from trainer.inspection.inspection import Inspection
 
 _EXAMPLES = """\
 examples:
@@ -60,6 +61,10 @@ def inspect_parser() -> argparse.ArgumentParser:
 def inspect(words: list[str]) -> int:
     """Run the command; the exit code is 0 whatever is found."""
     arguments = inspect_parser().parse_args(words)
+    # --help does without what takes a while.
+    from tune.inspection.page import inspection_page
+    from tune.inspection.tables import print_inspection, suspicious_list, to_dict
+
     check_least(arguments, sample=1)
     config = TrainConfig.from_dict(
         {
@@ -84,10 +89,11 @@ def inspect(words: list[str]) -> int:
 
 def _inspect(config: TrainConfig, arguments: argparse.Namespace) -> Inspection:
     """Look at the data, with progress on standard error."""
+    from trainer.data.streaming.stream import is_far, keep_sample
+    from trainer.inspection.inspection import inspect_data
+
     given, note, sample = config, None, arguments.sample
     with ProgressBar(make_console(error=True), "reading the data") as progress:
-        from trainer.data.streaming.stream import is_far, keep_sample  # fsspec, which --help does without
-
         if sample is not None and is_far(config.data):
             config, note = keep_sample(config, sample)
             sample = None  # all that is here

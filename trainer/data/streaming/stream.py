@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, decode_each
@@ -51,9 +53,6 @@ def _kept_rows(
 
 def _write_rows(folder: Path, rows: Mapping[str, Iterable[dict[str, Any]]]) -> None:
     """Write rows into a Parquet file for each split."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     sound = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     for split, all_rows in rows.items():
         remaining = iter(all_rows)
@@ -72,8 +71,6 @@ def _write_rows(folder: Path, rows: Mapping[str, Iterable[dict[str, Any]]]) -> N
 
 
 def _kind(values: Sequence[Any], sound: Any) -> Any:
-    import pyarrow as pa
-
     if any(isinstance(value, dict) for value in values):
         return sound
     kinds = {type(value) for value in values} - {type(None)}
@@ -81,8 +78,6 @@ def _kind(values: Sequence[Any], sound: Any) -> Any:
 
 
 def _cell(value: Any, kind: Any, sound: Any) -> Any:
-    import pyarrow as pa
-
     if kind == sound:
         return value if isinstance(value, dict) else None
     if kind == pa.float64():
@@ -120,7 +115,6 @@ class TrainStream:
 
     @property
     def epoch_samples(self) -> float:
-        """As many as clips."""
         return float(self.n_clips)
 
     def weights(self, given: Mapping[str, float]) -> None:
@@ -131,7 +125,6 @@ class TrainStream:
         return _digest(sorted((Path(name).name, size) for name, size in self.shards.files.items()))
 
     def describe(self) -> str:
-        """What is known of it, for people."""
         return (
             f"streamed: {len(self.shards):,} training shards, about {self.n_clips:,} clips of "
             f"{self.mean_seconds:.1f} s: {self.cost(self.n_clips)}; lengths are not known in advance, so batches are "
