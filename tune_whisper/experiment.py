@@ -72,7 +72,6 @@ class Experiment:
         return words(f"Experiment {self.name!r}: {', '.join(parts)}", task)
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
         if self.plan:
             return f"<pre>{escape(self.plan)}</pre>"
         return f"<p>{escape(repr(self))}</p>{small_table(self.results['trials'])}"

@@ -57,7 +57,6 @@ class Evaluation:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
         return f"<pre>{escape(repr(self))}</pre>"
 
 

@@ -23,8 +23,6 @@ RATE_COLUMN = "sampling_rate"
 
 
 class EmbeddedAudio(abc.ABC):
-    """A column with audio inside."""
-
     def __init__(
         self,
         column: str,

@@ -25,8 +25,6 @@ from trainer.model.processor import Processor, load_processor, window_seconds
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Entry:
-    """One clip, and what was found out about it."""
-
     split: str
     clip: Clip
     language: str

@@ -50,8 +50,6 @@ _FAR = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class SplitFacts:
-    """What there is of one split."""
-
     clips: int
     seconds: float
     """Of the clips that were listened to and can be used; of a sample, what that comes to for all."""
@@ -64,8 +62,6 @@ class SplitFacts:
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-    """All that was found out about a data set."""
-
     config: TrainConfig
     limits: Limits
     entries: list[Entry]

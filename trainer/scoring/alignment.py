@@ -122,7 +122,6 @@ class ErrorCounts(Counts):
         return total
 
     def of(self, rows: Sequence[int]) -> ErrorCounts:
-        """The counts of some utterances."""
         return ErrorCounts(self.kinds[:, list(rows)])
 
     def totals(self) -> dict[str, int]:

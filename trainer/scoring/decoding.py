@@ -153,7 +153,6 @@ class Decoder:
         return tokens
 
     def texts(self, tokens: list[list[int]]) -> list[str]:
-        """What `decode` gave, as text."""
         decoded = self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return [text.strip() for text in decoded]
 

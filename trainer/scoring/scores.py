@@ -118,8 +118,6 @@ class Reference:
 
 @dataclasses.dataclass(frozen=True)
 class ModelScores(Counted):
-    """One model on the split."""
-
     bleu: float | None
     """Of translations."""
 
@@ -153,8 +151,6 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """An evaluation."""
-
     reference: Reference
     model: ModelScores
     baseline: ModelScores | None

@@ -54,7 +54,6 @@ class ChrfCounts(Counts):
         return found
 
     def of(self, rows: Sequence[int]) -> ChrfCounts:
-        """Those of some."""
         return ChrfCounts(self.statistics[list(rows)])
 
     def worst_first(self) -> list[int]:

@@ -24,8 +24,6 @@ _POOL_STEPS = 32
 
 
 class PlannedClip(NamedTuple):
-    """A training clip in its batch."""
-
     clip: int
     longest: int = 0
     """Feature frames of the longest clip of its optimiser step; 0 where they are unknown."""

@@ -121,7 +121,6 @@ class CheckpointSaver:
         return order == "save"
 
     def _save(self, metrics: Mapping[str, float], keep: Kept, *, measured: bool) -> None:
-        """Write a checkpoint where the store wants it."""
         folder = self._store.begin(int(metrics["samples_seen"]), int(metrics["step"]))
         needed = checkpoint_bytes(self._config, self._trainer.model, keep, share_of_node())
         if local_rank() == 0:  # what a killed process left there, or the step was saved before
@@ -177,7 +176,6 @@ class ReportingStore:
     def complete(
         self, folder: Path, taken: Mapping[str, Mapping[str, int]], metrics: Mapping[str, float], keep: Kept
     ) -> None:
-        """Seal it and report it."""
         seal(folder)
         self._report(metrics, folder)
         if not self._keep:

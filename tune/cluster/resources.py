@@ -18,8 +18,6 @@ _MOST_CPUS = 8.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResourceRequest:
-    """What was asked for."""
-
     gpus: float | None = None
     """Of all workers together; None is one for each worker where there are any."""
     cpus: float | None = None

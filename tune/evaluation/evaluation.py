@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationResult:
-    """An evaluation with what it was made of."""
-
     plan: EvaluationPlan
     scores: Scores
     split: str

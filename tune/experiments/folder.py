@@ -227,7 +227,6 @@ def _local_mark(file: Path) -> list[int]:
 
 
 def _content(file: Path) -> bytes:
-    """What goes to the store."""
     if file.suffix == ".db":
         return _snapshot(file)
     content = file.read_bytes()

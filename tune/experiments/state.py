@@ -108,7 +108,6 @@ class SearchState:
 
     @property
     def space(self) -> dict[str, Any]:
-        """What is searched now."""
         found = self.space_changed or self.prepared
         return found.space if found else {}
 

@@ -29,8 +29,6 @@ _README = Path(__file__).with_name("format_readme.md.jinja")
 
 @dataclasses.dataclass
 class FormatsOutcome:
-    """What became of the formats that were asked for."""
-
     made: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     """Quantization and check, if there was one, by format, of those whose folders are there."""
     checks: list[FormatCheck] = dataclasses.field(default_factory=list)

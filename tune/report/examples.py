@@ -21,8 +21,6 @@ from tune.report.analysis import Analysis
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """One clip."""
-
     name: str
     reference: str
     """As the data has it."""

@@ -41,7 +41,6 @@ class TrainDisplay(LiveDisplay):
         self._first = None
 
     def update(self) -> None:
-        """The training has gone on."""
         if self._first is None:
             self._first = time.monotonic(), self._record.samples_now
 

@@ -19,8 +19,6 @@ _NOT_TAKEN = ("evaluate_at", "workers", "output_dir", "train_on")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """What a training is made of."""
-
     settings: dict[str, Any]
     notes: list[str]
     taken: TrainConfig | None

@@ -15,8 +15,6 @@ from tune.workers.inputs import TrialInputs
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What a mean came to."""
-
     rates: dict[str, float]
     """Of `Evaluation`, in percent."""
     kept: bool

@@ -40,8 +40,6 @@ SECONDARY_ERRORS = (
 
 @dataclasses.dataclass(frozen=True)
 class Address:
-    """Where a worker runs."""
-
     node: str
     ip: str
     port: int

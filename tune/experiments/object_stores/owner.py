@@ -119,5 +119,4 @@ class Owner:
 
 
 def _who(content: str | None) -> str:
-    """The process that a marker names."""
     return (content or "").partition("\n")[2].strip() or "somebody"
