@@ -49,9 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    from tune.util.environment import use_ray_token
+    from tune.util.environment import set_ray_variables
 
-    use_ray_token()
+    set_ray_variables()
     word = words[0] if words else ""
     if word in COMMANDS:
         return _find(COMMANDS[word])(words[1:])

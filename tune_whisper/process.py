@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from trainer.errors import UserError
 from trainer.files import write_whole
-from tune.util.environment import use_ray_token
+from tune.util.environment import set_ray_variables
 
 if TYPE_CHECKING:
     from tune.runs.plan import Plan
@@ -26,7 +26,7 @@ def main(answer: str, command: str, *words: str) -> None:
     error of the user.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    use_ray_token()
+    set_ray_variables()
     content: dict[str, str] = {}
     plan = io.StringIO()
 

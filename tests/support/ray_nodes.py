@@ -173,7 +173,7 @@ class Nodes:
     def resources(self) -> tuple[dict[str, float], dict[str, float]]:
         """CPUs and GPUs that the cluster has, and those that are free, as another process sees them."""
         code = (
-            "from tune.util.environment import use_ray_token; use_ray_token()\n"
+            "from tune.util.environment import set_ray_variables; set_ray_variables()\n"
             "import json, logging, ray\n"
             f"ray.init({self.address!r}, logging_level=logging.ERROR, log_to_driver=False)\n"
             "print(json.dumps([ray.cluster_resources(), ray.available_resources()]))"

@@ -63,8 +63,6 @@ def ray_session(console: Console, address: str | None = None) -> Iterator[None]:
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "inf")
     # A raylet ends itself, and so the search, where its agent was not up within 30 s: others compute, the disk is slow.
     os.environ.setdefault("RAY_agent_register_timeout_ms", "180000")
-    # Under `uv run` Ray would upload the working folder, recordings and all, and refuse it above 512 MiB.
-    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     address = checked_address(address)
     # Failed trials are told on the screen in a line and in full in their folder.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from tune.commands.options import (
     given_options,
     read_settings,
 )
+from tune.util.environment import package_versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,8 +59,7 @@ def search_parser() -> argparse.ArgumentParser:
         description="Search hyperparameters for fine-tuning Whisper: every trial is a real fine-tuning, judged by WER.",
         epilog=_EPILOG,
     )
-    version = f"%(prog)s {importlib.metadata.version('tune-whisper')}"
-    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("--version", action="store_true", help="print the version")
     what = parser.add_argument_group("what to search")
     add = what.add_argument
     add("--space", metavar="NAME_OR_PATH", help="search space: a YAML file or a packaged name")
@@ -164,6 +163,9 @@ def search(words: list[str]) -> int:
 def run(words: list[str], planned: Callable[[Plan], object] = lambda plan: None) -> Outcome | None:
     """The search that the words ask for; None where it was only planned. `planned` is called before anything starts."""
     arguments = search_parser().parse_args(words)
+    if arguments.version:  # a job of the cluster may not have the package installed
+        print(f"tune-whisper {package_versions().get('tune-whisper', '(not installed)')}")
+        return None
     given = read_options(arguments)
 
     from tune.experiments.experiment import Experiment

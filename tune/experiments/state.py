@@ -221,6 +221,12 @@ class SearchState:
         runs = {run.trial_id: run for group in ([first] if first else [], *found) for run in group}
         return list(runs.values())
 
+    def budget_of(self, trial: Trial) -> int:
+        """Samples of a trial's full budget: a budget in steps is more of them with a larger batch."""
+        assert self.prepared is not None
+        steps, batch = self.prepared.train_config.get("max_steps"), trial.effective_batch
+        return int(steps * batch) if steps and batch else self.prepared.rungs[-1]
+
     @property
     def open_guards(self) -> bool:
         """Whether models are to be measured or judged on guards; not while the best run may change."""

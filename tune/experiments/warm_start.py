@@ -11,7 +11,6 @@ from typing import Any
 
 from trainer.scoring.objectives import objective_value
 from tune.experiments.experiment import Experiment
-from tune.search.records import Trial
 from tune.search.searcher import EarlierTrial
 from tune.space.space import SearchSpace
 from tune.util.errors import ExperimentError
@@ -103,7 +102,7 @@ def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict
         outside.update(wrong)
         if not wrong and trial.evaluations:
             value = trial.best_value if trial.status == "completed" else None
-            trials.append(EarlierTrial(params, trial.evaluations, value, _budget(trial, saved)))
+            trials.append(EarlierTrial(params, trial.evaluations, value, saved.state.budget_of(trial)))
     if not trials:
         raise ExperimentError(
             f"--warm-start {name}: none of its {len(saved.state.records)} trials fits the space"
@@ -113,12 +112,6 @@ def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict
     return WarmStart(
         name, trials, objective_value(saved.state.trial_base_rates), saved.settings.rungs[-1], notes
     )
-
-
-def _budget(trial: Trial, saved: Experiment) -> int:
-    """Samples of a trial's full budget: a budget in steps is more of them with a larger batch."""
-    steps, batch = saved.settings.train_config.get("max_steps"), trial.effective_batch
-    return int(steps * batch) if steps and batch else saved.settings.rungs[-1]
 
 
 def _notes(

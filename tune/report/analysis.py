@@ -88,10 +88,6 @@ class Analysis(Experiment):
         """Samples in an epoch; 0 where nothing is known of the data."""
         return self.state.data.epoch_samples or float(self.settings.data.clips.get("train", 0))
 
-    def budget_of(self, trial: Trial) -> int:
-        steps = self.settings.base.max_steps
-        return int(steps) * trial.effective_batch if steps and trial.effective_batch else self.budget
-
     @property
     def trial_base_value(self) -> float:
         """WER of the base model, in the window in which the trials were measured."""
@@ -160,7 +156,7 @@ class Analysis(Experiment):
                 status, curve = "diverged", []
             elif trial.status == "completed" and trial.best_value is not None:
                 status, value = "completed", _log(trial.best_value)
-            one = EarlierTrial(points[trial.trial_id] or {}, curve, value, self.budget_of(trial))
+            one = EarlierTrial(points[trial.trial_id] or {}, curve, value, self.state.budget_of(trial))
             of_optuna.append(optuna_trial(one, space, status))
         return trials, projected(of_optuna)
 

@@ -92,13 +92,13 @@ def _whole_seconds(analysis: Analysis) -> float | None:
     paces: dict[Any, list[float]] = {}
     for run in (*analysis.trials, *analysis.state.repeats.all()):
         if run.status == "completed":
-            pace = run.seconds / analysis.budget_of(run)
+            pace = run.seconds / analysis.state.budget_of(run)
             paces.setdefault(run.config.get("train_batch_size"), []).append(pace)
     if not paces:
         return None
     every, seconds = [pace for some in paces.values() for pace in some], 0.0
     for trial in analysis.trials:
         like = paces.get(trial.config.get("train_batch_size"), every)
-        whole = statistics.median(like) * analysis.budget_of(trial)
+        whole = statistics.median(like) * analysis.state.budget_of(trial)
         seconds += max(whole, trial.seconds) if trial.status == "early_stopped" else trial.elapsed
     return seconds

@@ -241,7 +241,7 @@ def _display(session: Session, records: Records, trials: int, noun: str) -> Sear
         session.console,
         records,
         n_trials=trials,
-        budget=session.experiment.settings.rungs[-1],
+        budget_of=state.budget_of,
         baseline=baseline,
         trouble=lambda: session.tracking.problem,
         noun=noun,

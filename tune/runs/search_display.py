@@ -39,13 +39,13 @@ class SearchDisplay(LiveDisplay):
         records: Records,
         *,
         n_trials: int,
-        budget: int,
+        budget_of: Callable[[Trial], int],
         baseline: str,
         trouble: Callable[[], str | None],
         noun: str = "trials",
     ) -> None:
         super().__init__(console, trouble)
-        self._records, self._n_trials, self._budget = records, n_trials, budget
+        self._records, self._n_trials, self._budget_of = records, n_trials, budget_of
         self._baseline, self._noun = baseline, noun
         self._seen = sum(trial.samples_now for trial in records.all())
         """Samples of earlier sessions, whose time does not count."""
@@ -57,7 +57,7 @@ class SearchDisplay(LiveDisplay):
         trials, best = self._records.all(), self._records.best()
         ended = sum(trial.status != "running" for trial in trials)
         elapsed = time.monotonic() - self._started
-        left = time_left(self._records, self._n_trials, self._budget, elapsed, self._seen)
+        left = time_left(self._records, self._n_trials, self._budget_of, elapsed, self._seen)
         parts = [f"{ended}/{self._n_trials} {self._noun} ended"]
         if best and best.best_value is not None:
             parts.append(f"best WER {best.best_value:.2f} % (trial {best.trial_id}), {self._baseline}")
@@ -72,18 +72,19 @@ class SearchDisplay(LiveDisplay):
         for trial in trials:
             seen, (then, before) = trial.samples_now, self._before.get(trial.trial_id, (now, 0))
             self._before[trial.trial_id] = now, seen
-            parts = [f"trial {trial.trial_id}: {seen:,} of {self._budget:,} samples"]
+            budget = self._budget_of(trial)
+            parts = [f"trial {trial.trial_id}: {seen:,} of {budget:,} samples"]
             parts += [f"loss {trial.progress['loss']:.4f}"] if "loss" in trial.progress else []
             if seen > before and now > then:
                 speeds.append((seen - before) / (now - then))
-                left = clock((self._budget - seen) / speeds[-1])
+                left = clock((budget - seen) / speeds[-1])
                 parts += [f"{speeds[-1]:.3g} samples/s", f"about {left} to its end"]
             lines.append(" · ".join(parts))
         if len(trials) <= _LINES:
             return lines
-        every = [trial.samples_now for trial in trials]
+        every, budget = [trial.samples_now for trial in trials], max(map(self._budget_of, trials))
         return [
-            f"{len(trials)} {self._noun} run: {min(every):,} to {max(every):,} of {self._budget:,} samples · "
+            f"{len(trials)} {self._noun} run: {min(every):,} to {max(every):,} of {budget:,} samples · "
             f"{sum(speeds):.3g} samples/s"
         ]
 
@@ -131,7 +132,9 @@ def trial_table(trials: list[Trial], best: Trial | None) -> Table:
     return table
 
 
-def time_left(records: Records, n_trials: int, budget: int, elapsed: float, before: int = 0) -> float | None:
+def time_left(
+    records: Records, n_trials: int, budget_of: Callable[[Trial], int], elapsed: float, before: int = 0
+) -> float | None:
     """Seconds that the rest of the search may take, from the samples seen so far; None before the first.
 
     `before` of them had been seen when `elapsed` began.
@@ -144,9 +147,10 @@ def time_left(records: Records, n_trials: int, budget: int, elapsed: float, befo
     if seen <= 0 or elapsed <= 0:
         return None
     ended = [trial for trial in trials if trial.status != "running"]
-    expected = sum(trial.samples_now for trial in ended) / len(ended) if ended else budget
+    counted = [trial.samples_now for trial in ended] or [budget_of(trial) for trial in trials]
+    expected = sum(counted) / len(counted)
     to_come = (n_trials - len(trials)) * expected
-    running = sum(max(0, budget - trial.samples_now) for trial in trials if trial.status == "running")
+    running = sum(max(0, budget_of(trial) - trial.samples_now) for trial in records.running())
     return (to_come + running) * elapsed / seen
 
 

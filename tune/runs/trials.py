@@ -21,8 +21,8 @@ from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import FinalRoundPlanned, TrialsOver
 from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import TRIALS_FOLDER
+from tune.experiments.results import clips_of
 from tune.runs.callback import SearchCallback
-from tune.runs.final_round import clips_of
 from tune.runs.ray_tune import RayScheduler, RaySearcher, RayStopper
 from tune.runs.search_display import SearchDisplay
 from tune.runs.session import Session
@@ -53,7 +53,7 @@ class TrialRunner:
     def run_trials(self, earlier: Sequence[EarlierTrial], display: SearchDisplay) -> None:
         """Run all trials that have not ended yet; the log tells what comes of them, and what ended them."""
         plan, log, state = self.session.plan, self.session.experiment.log, self.session.state
-        records, steps = state.records, self.config.max_steps
+        records = state.records
         rates, rungs = state.trial_base_rates, self.session.experiment.settings.rungs
         judge = Judge(plan.space.scheduler, rungs, records, objective_value(rates), rates.get("loss"))
         left = plan.options.trials - sum(record.status != "running" for record in records.all())
@@ -68,7 +68,7 @@ class TrialRunner:
                 proposed=callback.proposed,
                 earlier=earlier,
                 shared=self.session.experiment.shared,
-                budget=lambda record: steps * record.effective_batch if steps else rungs[-1],
+                budget=state.budget_of,
             )
             self._run(left, callback, searcher, self.trials_over)
         if state.over is None and state.all_ended:
@@ -105,7 +105,7 @@ class TrialRunner:
         if best is None or not best.checkpoint:
             return None
         if best.checkpoint not in self._upper_ends:  # asked twice a second
-            clips = clips_of(best, CheckpointFiles(self.session.experiment.folder))
+            clips = clips_of(CheckpointFiles(self.session.experiment.folder), best.checkpoint)
             interval = None if clips is None else objective_interval([clips])
             self._upper_ends[best.checkpoint] = None if interval is None else interval[1]
         return self._upper_ends[best.checkpoint]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.objectives import words
 from tune.experiments.events import Prepared, ResultsWritten
+from tune.experiments.folder import DROPPED_FILE, EXPERIMENT_FILE, RESULTS_FILE, SPACE_FILE
 from tune.experiments.mlflow_store import TRIALS_VIEW_TAG, default_artifact_root, is_server, sqlite_path
 from tune.experiments.options import TRIAL
 from tune.experiments.results import REPORT_FOLDER
@@ -52,7 +53,7 @@ POSITION = "tune_whisper.delivered"
 """Tag of the search's run: number of the last event that the store has, bytes of progress, and time of that event."""
 _MOST_RUNS = 50_000
 """As many as MLflow returns at once."""
-_FILES = ("experiment.yaml", "space.yaml", "results.json", "dropped_clips.jsonl")
+_FILES = (EXPERIMENT_FILE, SPACE_FILE, RESULTS_FILE)
 """Artifacts of the experiment's run, beside the report."""
 _TRANSCRIPTS = re.compile(r'<section id="transcripts">.*?</section>', re.DOTALL)
 """What of the report stays on this machine and the experiment's storage: texts and sound of clips."""
@@ -237,10 +238,10 @@ class MlflowStore(Store):
             self._view = view
 
     def _upload(self, own: HeldRun, folder: Path) -> None:
-        for path in (folder / name for name in _FILES):
+        local = sqlite_path(self._target.tracking_uri) is not None
+        for path in (folder / name for name in (*_FILES, *([DROPPED_FILE] if local else []))):
             if path.is_file():
                 self._client.log_artifact(own.run_id, str(path))
-        local = sqlite_path(self._target.tracking_uri) is not None
         for page in (folder / REPORT_FOLDER).glob("*.html"):
             text = page.read_text(encoding="utf-8")
             text = text if local else _TRANSCRIPTS.sub("", text)

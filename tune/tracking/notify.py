@@ -14,6 +14,7 @@ from tune.experiments.events import SearchEnded, TrialEnded
 from tune.experiments.experiment import Experiment
 from tune.tracking.sync import Log, Store, Target
 from tune.util.errors import error_line
+from tune.util.redact import hide_password
 
 _SECONDS = 5.0
 _PAUSES = (1.0, 3.0)
@@ -46,7 +47,7 @@ class Notifier(Store):
         if self._best is not None and (before is None or self._best < before) and not saved.state.ended:
             texts.append(f"new best, {_standing(saved)}")
         for text in texts:
-            self._post(f"{saved.name}: {text}")
+            self._post(hide_password(f"{saved.name}: {text}"))
 
     def _post(self, text: str) -> None:
         """Post one text, or print why it could not be posted; the address is a secret and not shown."""

@@ -11,8 +11,9 @@ from pathlib import Path
 CREDENTIAL_VARIABLES = (
     *("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
     *("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
+    "TUNE_WHISPER_NOTIFY",
 )
-"""What would let a process write to the store."""
+"""What would let a process write to the store, or post notifications."""
 _PACKAGES = (
     *("tune-whisper", "ray", "torch", "transformers", "datasets", "optuna", "mlflow", "accelerate"),
     *("evaluate", "jiwer", "numpy", "pyarrow", "soundfile", "soxr", "deepspeed"),
@@ -49,12 +50,14 @@ def changed_environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def use_ray_token() -> None:
-    """Send Ray's token (Ray 2.52 and newer) with everything, where there is one and nobody decided otherwise.
+def set_ray_variables() -> None:
+    """What Ray reads when it is imported, where nobody decided otherwise.
 
-    Ray itself does so only for a cluster that it finds or starts on this machine, not for an address that it is
-    given; a cluster that wants no token ignores it. Must come before Ray is imported.
+    Its token (Ray 2.52 and newer) is sent with everything, where there is one: Ray itself does so only for a cluster
+    that it finds or starts on this machine, not for an address that it is given; a cluster that wants no token ignores
+    it. Under `uv run` it would upload the working folder, recordings and all, and refuse it above 512 MiB.
     """
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     named = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
     if named or (Path.home() / ".ray" / "auth_token").is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")

@@ -14,7 +14,9 @@ from tune.util.console import ProgressBar, doing, make_console
 
 
 def display(console: Console, records: Records, trials: int) -> SearchDisplay:
-    return SearchDisplay(console, records, n_trials=trials, budget=900, baseline="base", trouble=lambda: None)
+    return SearchDisplay(
+        console, records, n_trials=trials, budget_of=lambda trial: 900, baseline="base", trouble=lambda: None
+    )
 
 
 def lines_in(text: str) -> list[int]:
