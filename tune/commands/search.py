@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tune.runs.plan import Plan
 
 _EPILOG = """\
-other commands:
+commands (search is meant where none is given):
+  tune-whisper search --space SPACE             search, and go on with a search (--resume)
   tune-whisper inspect --data DATA              check a data set before you train on it
   tune-whisper train [CONFIG]                   train once, without a search
   tune-whisper list                             list all experiments, or the jobs of a cluster

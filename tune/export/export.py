@@ -27,7 +27,7 @@ from tune.export.formats import FormatsOutcome, add_formats, print_formats
 from tune.export.model_card import Rates, model_card
 from tune.search.finalists import objective_interval
 from tune.search.records import Trial, listed, role_of
-from tune.util.console import say, set_task
+from tune.util.console import doing, say, set_task
 from tune.util.errors import ExperimentError
 from tune.util.files import read_object, writing
 
@@ -81,7 +81,7 @@ def export_trial(
             f"--adapter: {trial.trial_id} has none, {why}; remove it, or choose a trial with method lora by --trial"
         )
     with _new_folder(output) as partial, saved.checkpoint(trial) as checkpoint:
-        with console.status("writing and measuring the model ..."):
+        with doing(console, "writing and measuring the model"):
             write_model(config, checkpoint, partial, point)
             if adapter:
                 export_adapter(checkpoint, partial / ADAPTER_FOLDER, model_path(config.model))

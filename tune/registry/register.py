@@ -26,7 +26,7 @@ from tune.experiments.results import run_ids
 from tune.tracking.mlflow_connection import make_experiment, open_store
 from tune.tracking.mlflow_runs import PARENT
 from tune.util.cloud_errors import cloud_errors
-from tune.util.console import say, short_source
+from tune.util.console import doing, say, short_source
 from tune.util.errors import TrackingError, first_line
 from tune.util.files import read_object
 from tune.util.redact import hide_password
@@ -86,7 +86,7 @@ def register(
     config = TrainConfig(model=str(model.absolute()), language=generation.get("language"))
     load_model(config, load_processor(config))  # which raises where it is none
     tags = _tags(generation, evaluation, str(read_object(model / SETTINGS_FILE).get("model", "")))
-    with console.status(f"registering {name} ..."):
+    with doing(console, f"registering {name}"):
         holder = experiment or "registered models"
         client, experiment_id = open_store(uri, holder)
         if experiment_id is None:

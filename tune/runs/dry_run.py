@@ -37,7 +37,7 @@ from tune.search.records import Records
 from tune.search.scheduler import TRIAL_ID, describe_rungs
 from tune.search.searcher import Searcher
 from tune.space.settings import SchedulerSettings
-from tune.util.console import key_settings, say, say_notes, set_task
+from tune.util.console import doing, key_settings, say, say_notes, set_task
 
 _SHOWN_TRIALS = 3
 _SECONDS = 2.0
@@ -248,7 +248,7 @@ def _show_cost(
         say(console, f"time: not estimated {reason}")
     else:
         assert resources is not None
-        with console.status("training a few steps to estimate the time ..."):
+        with doing(console, "training a few steps to estimate the time"):
             rate = _samples_a_second(plan, data, resources, measure)
         if rate is None:
             say(

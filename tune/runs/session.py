@@ -29,7 +29,7 @@ from tune.runs.outcome import Outcome
 from tune.runs.plan import Plan, write_experiment_file
 from tune.runs.uploader import Uploader
 from tune.tracking.sync import Sync, Target
-from tune.util.console import say, say_notes, set_task, short_path
+from tune.util.console import doing, say, say_notes, set_task, short_path
 from tune.util.environment import package_versions
 from tune.util.errors import ExperimentError, ResourceError
 from tune.util.redact import without_password
@@ -79,7 +79,7 @@ class Session:
         began, guards = time.time(), plan.options.guard
         with contextlib.ExitStack() as outer:
             tracking = outer.enter_context(Sync(target_of(plan)))
-            with console.status("looking at the data and the stores ..."):
+            with doing(console, "looking at the data and the stores"):
                 plan.check_stores()
                 table = load_table(plan.base, augments=plan.augments)
                 guard_clips = load_guards(plan.base, guards)
@@ -103,7 +103,7 @@ class Session:
             if joined_address(plan.address) != "local":
                 folders = shared_folders(plan.base, augments=plan.augments)
                 folders += [each.folder for each in (data, *prepared.values())]
-                with console.status("copying features to the storage ..."):
+                with doing(console, "copying features to the storage"):
                     copies = NodeCopies.make(plan.storage, folders)
             yield cls(console, plan, resources, data, prepared, splits, copies, tracking, stack, began)
 
