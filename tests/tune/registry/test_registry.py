@@ -215,6 +215,7 @@ def test_a_second_version_takes_the_alias(shop: Shop, capfd: pytest.CaptureFixtu
     capfd.readouterr()
     assert shop.register("--alias", "champion") == 0
     assert capfd.readouterr() == (
+        f"registering {NAME} ...\n"
         f"registered {CHAMPION} in {shop.uri}\n"
         f'load     mlflow.pyfunc.load_model("{CHAMPION}")\n'
         f"serve    MLFLOW_TRACKING_URI={shop.uri} mlflow models serve -m '{CHAMPION}' --env-manager local\n",
