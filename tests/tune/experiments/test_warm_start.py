@@ -201,6 +201,7 @@ def test_of_several_ranges_a_trial_fits_one_until_the_rates_are_known(tmp_path: 
 
 def test_several_are_kept_with_the_experiment(tmp_path: Path) -> None:
     found = warm_start(finished(tmp_path), [space_of(tmp_path, RATE + BATCH)], ours())
+    (tmp_path / "b").mkdir()
     other = warm_start(finished(tmp_path / "b"), [space_of(tmp_path, RATE)], ours(language="de"))
     assert load_warm_starts(tmp_path) == ()
     save_warm_starts([found, other], tmp_path)
