@@ -28,6 +28,7 @@ import numpy as np
 import optuna
 from curves.made_up import FAMILIES, FamilyName, TrialFailure, draw_curves
 from curves.table import Trainings, grid_space
+from curves.trainings import TABLE
 from simulation import Curve, Finished, Simulation, our_search, search_with
 
 from tune.search.records import Records
@@ -408,7 +409,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=40, help="searches of each kind (default: 40)")
-    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
+    known = [name for name in CASES if TABLE.is_file() or name.startswith("made-up")]
+    parser.add_argument("--cases", nargs="+", default=known, choices=CASES)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--slots", nargs="+", type=int, default=SLOTS, help="trials at a time")
     parser.add_argument("--output", type=Path, help="file for one row of JSON a search")
