@@ -14,6 +14,7 @@ import yaml
 
 from trainer.config import BUDGETS, TrainConfig
 from trainer.errors import ConfigError
+from trainer.mix import is_mix
 from trainer.optimizers import check_installed, notes_on_methods
 from tune.cluster.resources import TrialResources
 from tune.experiments.events import Prepared
@@ -400,13 +401,23 @@ def make_plan(
 
 
 def _check_data_given(settings: Mapping[str, Any]) -> None:
-    """The demo's English clips stand in for data that nobody has named only where no model or language is named."""
-    given = [name for name in ("model", "language") if settings.get(name) not in (None, "demo")]
-    if given and "data" not in settings:
-        raise ConfigError(
-            f"--data: is missing, and --{given[0]} {settings[given[0]]} is given; name your data, or the clips of the "
-            "demo with --data demo"
-        )
+    """The demo's model, English and clips stand in for what nobody has named only where nothing else is named."""
+    own = {
+        name: settings[name]
+        for name in ("data", "model", "language")
+        if settings.get(name) not in (None, "demo")
+    }
+    needed = {"data": "--data demo for the clips of the demo"} if own else {}
+    if "data" in own:
+        needed = {"model": "--model demo for that of the demo"}
+        if "language_column" not in settings and not is_mix(own["data"]):
+            needed["language"] = "--language en for English"
+    for name, example in needed.items():
+        if name not in settings:
+            given, value = next(iter(own.items()))
+            raise ConfigError(
+                f"--{name}: is missing, and --{given} {value} is given; name yours, or {example}"
+            )
 
 
 def write_experiment_file(plan: Plan, prepared: Prepared) -> None:

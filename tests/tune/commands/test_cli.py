@@ -52,17 +52,20 @@ FILES = {
     "old/pytorch_model.bin": "{}",
     "experiments/taken/notes.txt": "",
 }
+DEMO = "--model demo --language en"
 MISTAKES = {
     "space missing": ("--space lr_bach", ["lr_bach", "no such file", "lr_batch"]),
     "bad yaml": ("--space bad.yaml", ["bad.yaml:3"]),
     "unknown model": ("--model whisper-gigantic", ["whisper-gigantic", "large-v3-turbo"]),
     "pickled model": ("--model ./old", ["pytorch_model.bin is a pickle", "convert it: python -c"]),
     "no data": ("--language de", ["--data: is missing", "--language de is given", "--data demo"]),
-    "missing data": ("--data /no/such/data", ["/no/such/data"]),
-    "no text column": ("--data no_text/data.csv", ["text", "audio, speaker"]),
+    "no model": ("--data no_text/data.csv --language en", ["--model: is missing", "--model demo"]),
+    "no language": ("--data no_text/data.csv --model demo", ["--language: is missing"]),
+    "missing data": (f"--data /no/such/data {DEMO}", ["/no/such/data"]),
+    "no text column": (f"--data no_text/data.csv {DEMO}", ["text", "audio, speaker"]),
     "unknown language": ("--language belorusian", ["belorusian", "belarusian"]),
-    "empty split": ("--data empty/data.csv --set row_filter=split=test", ["row_filter"]),
-    "no such split": ("--data empty/data.csv --set train_split=training2", ["train"]),
+    "empty split": (f"--data empty/data.csv {DEMO} --set row_filter=split=test", ["row_filter"]),
+    "no such split": (f"--data empty/data.csv {DEMO} --set train_split=training2", ["train"]),
     "existing experiment": ("--experiment taken", ["taken", "exists"]),
     "fewer gpus than workers": (
         "--gpus-per-trial 1 --workers-per-trial 2",

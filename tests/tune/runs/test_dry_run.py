@@ -104,7 +104,7 @@ def test_what_a_search_would_stumble_over(
     data = []
     if rows:
         (tmp_path / "mine" / "clips.csv").write_text("\n".join(["audio,text", *rows.split(" ")]))
-        data = ["--data", "mine/clips.csv", "--language", "en", "--set", "split_by=null"]
+        data = ["--data", "mine/clips.csv", "--model", "demo", "--language", "en", "--set", "split_by=null"]
     assert told in refused("--space", "lr_batch", "--dry-run", *data)
 
 
@@ -132,7 +132,7 @@ def test_a_sample_is_read_where_features_were_not_computed(
         rows.append(f"{number}.wav,{text}")
     (tmp_path / "clips.csv").write_text("\n".join(rows))
     (tmp_path / "1.wav").write_bytes(b"noise")
-    asked = "--data clips.csv --language en --set cache_dir=cache --set max_dropped_share=0.2"
+    asked = "--data clips.csv --model demo --language en --set cache_dir=cache --set max_dropped_share=0.2"
     assert main(["--space", "lr_batch", "--trials", "2", "--dry-run", *asked.split()]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"all files are there, and a sample of \d\d clips was read", printed), printed

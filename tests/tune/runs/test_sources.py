@@ -51,7 +51,7 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The working folder of a finished search, and what it printed."""
     folder = tmp_path_factory.mktemp("sources")
     write_sources(folder)
-    words = "--space space.yaml --trials 1 --epochs 1 --experiment three --data mix.yaml --finalists 0"
+    words = "--space space.yaml --trials 1 --epochs 1 --experiment three --data mix.yaml --model demo --finalists 0"
     done = tune_whisper(*words.split(), "--set", "objective=sources", cwd=folder, **ONE_CPU)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done.stdout + done.stderr
@@ -153,6 +153,6 @@ def test_wrong_weights_are_one_line_before_anything_starts(
     off = "".join(f"weight.{name}: 0\n" for name in LANGUAGES)
     Path("off.yaml").write_text(f"learning_rate: {{type: float, low: 1e-4, high: 1e-3}}\n{off}")
     words, *told = MISTAKES[mistake]
-    data = [] if "--data" in words else ["--data", "mix.yaml"]
+    data = [] if "--data" in words else ["--data", "mix.yaml", "--model", "demo"]
     line = refused(*words, *data, "--trials", "2", "--dry-run")
     assert all(text in line for text in told), line

@@ -74,7 +74,7 @@ def test_a_file_store_is_refused_before_the_data_is_looked_at(
 ) -> None:
     """As MLflow itself does from 3.13 on, in a page."""
     place = ["--storage", str(tmp_path / "x"), "--tracking-uri", f"file:{tmp_path}/mlruns"]
-    line = refused(*words.split(), *place, "--data", str(tmp_path))
+    line = refused(*words.split(), *place, "--data", str(tmp_path), "--model", "demo", "--language", "en")
     assert line.startswith(f"error: MLflow store file:{tmp_path}/mlruns: is a file store, ")
 
 

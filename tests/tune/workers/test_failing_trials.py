@@ -166,7 +166,9 @@ def test_a_worker_is_killed_and_the_data_go_away(tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text(RATES + "scheduler: {rungs: 4, reduction_factor: 2}\n")
     words = "--space space.yaml --experiment x --trials 3 --epochs 6 --max-concurrent 1 --max-failures 0"
     clips = ["--set", "max_train_clips=80", "--set", "max_eval_clips=20"]
-    search = Search(tmp_path, *words.split(), *clips, "--data", "recordings")
+    search = Search(
+        tmp_path, *words.split(), *clips, "--data", "recordings", "--model", "demo", "--language", "en"
+    )
     search.wait_for("trial 001 epoch")
     shutil.rmtree(tmp_path / "recordings")
     processes = family(psutil.Process(search.process.pid))

@@ -45,7 +45,9 @@ def test_trials_are_compared_as_they_are_measured_and_finalists_on_all_in_the_wh
     data = write_manifest(tmp_path / "many.csv", rows)
     (tmp_path / "many.yaml").write_text(SPACE)
     words = "--space many.yaml --experiment judged --model looping --data demo --trials 1 --finalists 1 --repeats 2"
-    found = tune_whisper(*words.split(), "--data", str(data), "--set", "audio_window=2.7", cwd=tmp_path)
+    found = tune_whisper(
+        *words.split(), "--data", str(data), "--language", "en", "--set", "audio_window=2.7", cwd=tmp_path
+    )
     assert found.returncode == 0, found.stdout + found.stderr
     told = found.stdout
     assert "warning: audio_window=2.7: " in told
