@@ -39,7 +39,13 @@ class Search:
             soundfile.write(clips / f"{number:03}.flac", audio, RATE)
             self.rows.append({"audio": f"clips/{number:03}.flac", "text": text})
         self.write(self.rows[:CLIPS])
-        settings = {"data": str(self.table), "cache_dir": str(cache), "generation_max_length": 20}
+        settings = {
+            "data": str(self.table),
+            "model": "demo",
+            "language": "en",
+            "cache_dir": str(cache),
+            "generation_max_length": 20,
+        }
         trials = [made_trial(1, [80, 70, 60])]
         made = write_experiment(self.storage, trials, base_clips=True, settings=settings, real_data=True)
         shutil.copytree(DEMO_MODEL, made.path / "trials" / "001" / "checkpoint_3200", dirs_exist_ok=True)

@@ -171,7 +171,7 @@ def test_the_usual_settings_are_found_where_methods_and_weights_are_searched(tmp
     usual = {"method": "full", "learning_rate": 1e-3, "weight.north": 0.5}
     for trial, changes in zip(trials, ({"weight.north": 1.0}, {}), strict=True):
         trial.config = usual | changes
-    settings = {"data": str(tmp_path / "mix.yaml")}
+    settings = {"data": str(tmp_path / "mix.yaml"), "model": "demo"}
     known = analysed(tmp_path, trials, space=str(space), settings=settings)
     assert known.recipe == usual
     assert known.recipe_trial is not None
