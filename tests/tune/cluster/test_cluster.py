@@ -103,12 +103,14 @@ def test_a_folder_where_ray_cannot_keep_its_files(tmp_path: Path, monkeypatch: p
 
 
 CHILD = """
+from tune.util.environment import set_ray_variables
+
+set_ray_variables()  # as commands do, before Ray is imported
+import ray
 from rich.console import Console
 from tune.cluster.session import ray_session
 
 with ray_session(Console(), "local"):
-    import ray  # as commands do: its constants are read then
-
     print("environment:", ray.get_runtime_context().runtime_env)
 """
 
