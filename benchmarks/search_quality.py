@@ -34,6 +34,7 @@ from simulation import Curve, Finished, Simulation, our_search, search_with
 from tune.search.records import Records
 from tune.search.scheduler import rung_grid
 from tune.search.searcher import Searcher, Source
+from tune.space.conditions import key_of
 from tune.space.parameters import ChoiceParameter
 from tune.space.space import SearchSpace, load_space
 
@@ -200,8 +201,6 @@ class Sampled(Source):
 
 
 def _suggested(trial: optuna.Trial, name: str, parameter: Any) -> Any:
-    from tune.space.conditions import key_of
-
     key = key_of(name, parameter)
     if isinstance(parameter, ChoiceParameter):
         return trial.suggest_categorical(key, parameter.values)

@@ -69,15 +69,16 @@ class Listener(abc.ABC):
         """When each training began or saved last, in seconds of the monotonic clock."""
         self.interrupted = False
 
-    def interrupt(self) -> None:
+    def interrupt(self, why: str) -> None:
         """Have the trainings save where they are, and end there, to go on another time."""
         self.interrupted = True
         running = {run.trial_id for run in self._records.running()}
         self._ask("end", running)
-        self.display.event(
-            f"[yellow]interrupted[/]: saving checkpoints of what is running ({len(running)}), about "
-            f"{self._gigabytes:.2g} GB each, in at most {SAVE_SECONDS:g} s; Ctrl-C once more ends at once"
+        saved = (
+            f": saving checkpoints of what is running ({len(running)}), about {self._gigabytes:.2g} GB each, in at "
+            f"most {SAVE_SECONDS:g} s; Ctrl-C once more ends at once"
         )
+        self.display.event(f"[yellow]{escape(why)}[/]{saved if running else ''}")
 
     def _ask(self, order: Order, trial_ids: set[str]) -> None:
         self._asked |= trial_ids

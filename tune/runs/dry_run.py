@@ -320,9 +320,14 @@ def _samples_a_second(
 
 
 def _show_rates(by_wer: Sequence[tuple[float, Plan]], console: Console) -> None:
-    """What is searched for base models of different WERs, where that differs."""
+    """Published learning rates, and what is searched for base models of different WERs, where that differs."""
     from trainer.model.rates import published_rates
 
+    if published := published_rates(by_wer[0][1].base):
+        low, high = published[0], published[-1]
+        rates = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        size = f"of this size (method {by_wer[0][1].base.method})"
+        say(console, f"published trainings {size}: {len(published)}, at {rates} (docs/training.md)")
     if len(by_wer) == 1:
         return
     say(
@@ -333,10 +338,6 @@ def _show_rates(by_wer: Sequence[tuple[float, Plan]], console: Console) -> None:
         which = f"below {below:g} %" if math.isfinite(below) else "above that"
         searched = f", searched {plan.searched_rates}" if plan.searched_rates else ""
         say(console, f"  {which}: usual {plan.base.learning_rate:g}{searched}")
-    if published := published_rates(by_wer[0][1].base):
-        low, high = published[0], published[-1]
-        rates = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        say(console, f"published trainings of this size: {len(published)}, at {rates} (docs/training.md)")
     say(console, f"all that follows is for a WER below {by_wer[0][0]:g} %")
 
 

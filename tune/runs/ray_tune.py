@@ -82,13 +82,13 @@ class RayStopper(_NotPickled, ray.tune.Stopper):
         look: Callable[[float], TrialsOver | None],
         saving: Callable[[], bool] = lambda: False,
         problem: Callable[[], Exception | None] = lambda: None,
-        save: Callable[[], None] = lambda: None,
+        save: Callable[[str], None] = lambda why: None,
     ) -> None:
         """Args:
         look: takes seconds since the epoch; what it finds goes to the log, once.
         saving: whether checkpoints are being written; the trials go on for a little then.
         problem: where there is one, nobody takes in what trials report, and they end.
-        save: has the trials save where they are.
+        save: has the trials save where they are; takes why.
         """
         self._log, self._look, self._saving, self._problem = log, look, saving, problem
         self._save, self._interrupts = save, 0
@@ -105,7 +105,7 @@ class RayStopper(_NotPickled, ray.tune.Stopper):
         with self._lock:
             if self._interrupts and self._over is None:
                 self._over = time.time()
-                self._save()
+                self._save("interrupted")
 
     @property
     def over(self) -> bool:
@@ -127,4 +127,5 @@ class RayStopper(_NotPickled, ray.tune.Stopper):
             if found is not None:
                 self._log.append(found)
                 self._over = now
+                self._save(found.text)
         return self._over is not None and (not self._saving() or now - self._over >= SAVE_SECONDS)

@@ -134,7 +134,7 @@ def _fit(session: Session, watch: TrainingWatch) -> Literal["completed", "failed
         failure = ray.get(training)
     except KeyboardInterrupt:
         interrupted = True
-        watch.interrupt()
+        watch.interrupt("interrupted")
         ends = time.monotonic() + SAVE_SECONDS
         with contextlib.suppress(KeyboardInterrupt):  # once more
             while watch.saving() and time.monotonic() < ends:

@@ -83,7 +83,7 @@ def test_an_interrupted_repeat_has_time_to_save_behind_a_rung_that_was_not_saved
     driver.tell(name, PROGRESS, samples_seen=rung, epoch=rung / 800)
     assert driver.tell(name, EVALUATED, **metrics) == {"goes_on": True, "keep": "weights"}
     driver.save(name, rung, "weights")
-    driver.callback.interrupt()
+    driver.callback.interrupt("interrupted")
     assert driver.orders[-1] == ("end", {name})
     assert "saving checkpoints of what is running (1), about 3.5 GB each" in driver.printed[-1]
     assert driver.callback.saving()
@@ -102,20 +102,22 @@ def test_the_best_so_far_may_be_no_better_than_the_base_model(made: MadeLog) -> 
     ]
 
 
-def test_a_budgets_end_waits_a_minute_for_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, saving, events = [1000.0], [True], []
+def test_a_budgets_end_has_trials_save_and_waits_a_minute_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On commit 53069ea7 what they had trained since their last rung was lost."""
+    now, saving, events, asked = [1000.0], [True], [], []
     monkeypatch.setattr("tune.runs.ray_tune.time.time", lambda: now[0])
     log: Any = SimpleNamespace(state=SimpleNamespace(events=1), problem=None, append=events.append)
-    stopper = RayStopper(log, lambda _: TrialsOver(reason="time_budget"), lambda: saving[0])
+    end = TrialsOver(reason="time_budget", text="the time budget of 1h is spent")
+    stopper = RayStopper(log, lambda _: end, lambda: saving[0], save=asked.append)
     assert not stopper.stop_all()
-    assert len(events) == 1
+    assert (events, asked) == ([end], ["the time budget of 1h is spent"])
     now[0] += 59
     assert not stopper.stop_all()
     saving[0] = False
     assert stopper.stop_all()
     saving[0], now[0] = True, 1061.0
     assert stopper.stop_all()
-    assert len(events) == 1
+    assert len(events) == len(asked) == 1
 
 
 def test_no_trial_begins_while_a_budgets_end_waits() -> None:

@@ -239,7 +239,7 @@ def test_a_dry_run_tells_the_rates_of_each_base_model(
     told = capsys.readouterr().out
     assert "below 40 %: usual 1.5e-05, searched 1.5e-06 to 0.00015" in told
     assert "above that: usual 0.00015, searched 1.5e-05 to 0.0015" in told
-    assert "published trainings of this size: 1, at 1e-05" in told
+    assert "published trainings of this size (method full): 1, at 1e-05" in told
     usual = AUTOMATIC.replace("{type: float, low: auto, high: auto, log: true}", "auto")
     (here / "space.yaml").write_text(usual)
     assert main(words) == 0
