@@ -21,7 +21,7 @@ from tune.experiments.options import SearchOptions
 from tune.search.budgets import EndReason
 from tune.search.finalists import Verdict
 from tune.search.guards import GuardLoss
-from tune.search.records import Outcome, Stop
+from tune.search.records import Stop, TrialOutcome
 from tune.util.plain import restored
 
 SearchStatus = Literal["completed", "failed", "interrupted"]
@@ -203,7 +203,7 @@ class TrialEnded(Event):
 
     decision = True
     trial_id: str
-    status: Outcome
+    status: TrialOutcome
     error: str | None = None
     samples_seen: int = 0
     """As last heard: after the last evaluation where it failed later."""

@@ -35,7 +35,7 @@ from tune.experiments.events import (
 from tune.experiments.options import SearchOptions
 from tune.search.finalists import DEFAULT_COUNT, Verdict, choose_finalists
 from tune.search.guards import Guard
-from tune.search.records import Outcome, Records, Trial, rank, role_of, trial_of
+from tune.search.records import Records, Trial, TrialOutcome, rank, role_of, trial_of
 
 
 class SearchState:
@@ -454,7 +454,7 @@ def _propose(event: TrialProposed, state: SearchState) -> None:
             state.compared = state.guards_judged = None
 
 
-def _end(run: Trial, state: SearchState, status: Outcome, now: float) -> None:
+def _end(run: Trial, state: SearchState, status: TrialOutcome, now: float) -> None:
     # A training that failed too often can be resumed, a trial of a search cannot.
     run.end(status, now, resumable=state.options.kind == "training" and status == "failed")
     run.session = state.session.session if state.session else 0

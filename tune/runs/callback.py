@@ -31,7 +31,7 @@ from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.log import ProgressLog
 from tune.experiments.object_stores.object_store import StorageError
 from tune.search.finalists import DEFAULT_COUNT, resumable_rungs
-from tune.search.records import Outcome, Records, Stop, Trial, rank, role_of
+from tune.search.records import Records, Stop, Trial, TrialOutcome, rank, role_of
 from tune.search.scheduler import TRIAL_ID, Judge
 from tune.util.cloud_errors import cloud_errors
 from tune.util.console import LiveDisplay, key_settings, short_path
@@ -333,7 +333,7 @@ class SearchCallback(Listener, ray.tune.Callback):
             self.on_trial_start(0, [], trial)
         return record
 
-    def _end(self, record: Trial, outcome: Outcome, error: str | None = None) -> None:
+    def _end(self, record: Trial, outcome: TrialOutcome, error: str | None = None) -> None:
         over = [path for path in record.checkpoints if path != record.checkpoint]
         self._log.append(
             TrialEnded(

@@ -19,8 +19,8 @@ from trainer.scoring.objectives import objective_value
 from trainer.training.report import Kept
 
 Reason = Literal["asha", "diverged", "above_baseline", "rising_wer"]
-Outcome = Literal["completed", "early_stopped", "failed", "diverged", "interrupted"]
-Status = Literal["running"] | Outcome
+TrialOutcome = Literal["completed", "early_stopped", "failed", "diverged", "interrupted"]
+Status = Literal["running"] | TrialOutcome
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,7 +247,7 @@ class Trial:
             self.seconds += max(0.0, now - self.started)
             self.started = 0.0
 
-    def end(self, outcome: Outcome, now: float | None = None, *, resumable: bool = False) -> None:
+    def end(self, outcome: TrialOutcome, now: float | None = None, *, resumable: bool = False) -> None:
         """Fix how it ended, at a time in seconds since the epoch.
 
         What only going on needed is forgotten, unless it is `resumable`.

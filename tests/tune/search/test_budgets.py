@@ -15,7 +15,7 @@ from tune.search.budgets import (
     parse_duration,
     reached,
 )
-from tune.search.records import Outcome, Records, Trial
+from tune.search.records import Records, Trial, TrialOutcome
 
 
 class Search:
@@ -28,7 +28,9 @@ class Search:
         self.spent: dict[str, Any] = {"seconds": spent, "gpus_per_trial": gpus}
         self._ends = time.time()
 
-    def trial(self, wer: float | None, outcome: Outcome | None = "completed", hours: float = 1.0) -> Trial:
+    def trial(
+        self, wer: float | None, outcome: TrialOutcome | None = "completed", hours: float = 1.0
+    ) -> Trial:
         """One more trial, which ended after those before it, or runs."""
         record = self.records.start(f"{len(self.records.all()) + 1:03d}", {})
         record.best_value = wer

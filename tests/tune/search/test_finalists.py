@@ -20,7 +20,7 @@ from tune.search.finalists import (
     repeat_settings,
     seed_noise,
 )
-from tune.search.records import Outcome, Records, Trial, role_of, trial_order
+from tune.search.records import Records, Trial, TrialOutcome, role_of, trial_order
 from tune.search.scheduler import TRIAL_ID
 from tune.search.searcher import Repeater
 
@@ -28,7 +28,7 @@ RATE = "learning_rate"
 CLIPS, WORDS = 400, 10
 
 
-def trials(*ends: tuple[float | None, Outcome | None]) -> Records:
+def trials(*ends: tuple[float | None, TrialOutcome | None]) -> Records:
     records = Records()
     for number, (wer, outcome) in enumerate(ends, 1):
         record = records.start(f"{number:03d}", {RATE: number / 1000})

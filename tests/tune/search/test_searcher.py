@@ -8,7 +8,7 @@ from optuna.trial import TrialState
 from plans import space_of
 from test_simulation import folded
 
-from tune.search.records import Outcome, Records, Trial
+from tune.search.records import Records, Trial, TrialOutcome
 from tune.search.searcher import TRIAL_ID, EarlierTrial, Searcher
 from tune.space.space import SearchSpace, load_space
 
@@ -39,7 +39,7 @@ class Search:
         if ends:
             self.end(ray_id, record, "completed")
 
-    def end(self, ray_id: str, record: Trial, outcome: Outcome) -> None:
+    def end(self, ray_id: str, record: Trial, outcome: TrialOutcome) -> None:
         record.end(outcome)
         self.searcher.on_trial_complete(ray_id)
 
