@@ -33,8 +33,7 @@ from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.results import average_line, guards_line
 from tune.runs.session import finite
 from tune.runs.trials import folder_suffix
-from tune.search.guards import Guard, GuardLoss, choose, guard_loss
-from tune.search.guards import Measured as MeasuredOnGuard
+from tune.search.guards import Guard, GuardLoss, MeasuredOnGuard, choose, guard_loss
 from tune.search.records import Trial, listed, trial_of
 from tune.util.cloud_errors import cloud_errors
 from tune.util.errors import error_line

@@ -97,7 +97,7 @@ class GuardLoss:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class MeasuredOnGuard:
     """A model on a guard."""
 
     rate: float
@@ -105,7 +105,7 @@ class Measured:
     clips: ClipErrors
 
 
-def guard_loss(guard: Guard, base: Measured | None, model: Measured | None) -> GuardLoss:
+def guard_loss(guard: Guard, base: MeasuredOnGuard | None, model: MeasuredOnGuard | None) -> GuardLoss:
     """What a model has lost on a guard, by the paired interval of finalists over the same clips."""
     if base is None or model is None:
         return GuardLoss(

@@ -37,7 +37,7 @@ from tune.runs.candidates import judge_guards
 from tune.runs.data import guard_config
 from tune.runs.final_round import choose_export, compare
 from tune.runs.outcome import Outcome
-from tune.search.guards import Guard, Measured, choose, guard_loss
+from tune.search.guards import Guard, MeasuredOnGuard, choose, guard_loss
 from tune.tracking.mlflow_runs import own_run
 from tune.tracking.mlflow_texts import experiment_note
 
@@ -161,11 +161,11 @@ def test_a_model_is_never_passed_over_for_one_that_loses_more(
     pairs: list[tuple[int, int]], most: float
 ) -> None:
     words = np.full(len(pairs), 60.0)
-    base = Measured(10.0, ClipErrors(np.full(len(pairs), 6.0), words))
+    base = MeasuredOnGuard(10.0, ClipErrors(np.full(len(pairs), 6.0), words))
     models = {}
     for place, errors in enumerate(zip(*pairs, strict=True)):
         clips = ClipErrors(np.asarray(errors, float), words)
-        models[str(place)] = [guard_loss(Guard("x", most), base, Measured(clips.rate, clips))]
+        models[str(place)] = [guard_loss(Guard("x", most), base, MeasuredOnGuard(clips.rate, clips))]
     chosen = models[choose(models)][0]
     assert chosen.kept or not any(each.kept for (each,) in models.values())
     if not chosen.kept:
