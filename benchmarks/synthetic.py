@@ -12,7 +12,7 @@ from trainer.training.report import Decision
 from tune.cluster.progress_channel import Driver
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.search.scheduler import TRIAL_ID
-from tune.workers.checkpoint_store import CheckpointStore
+from tune.workers.checkpoint_store import TrialCheckpointStore
 from tune.workers.retries import train_persistently
 
 DEFAULT_RATE = 1e-3
@@ -78,7 +78,7 @@ def _train(
         ray.tune.report(dict(row))
         return decision
 
-    store = CheckpointStore(files, driver, folder, decide)
+    store = TrialCheckpointStore(files, driver, folder, decide)
     for row in rows(curve, config):
         if row["samples_seen"] <= seen:
             continue

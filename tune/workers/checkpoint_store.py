@@ -10,7 +10,7 @@ from tune.cluster.progress_channel import Driver
 from tune.experiments.checkpoint_files import CheckpointFiles
 
 
-class CheckpointStore:
+class TrialCheckpointStore:
     """Keeps what the driver asks for of each evaluation of a trial, and tells it of checkpoints that are complete.
 
     In a folder a checkpoint is written beside its final path and then renamed. To an object store go its files, and

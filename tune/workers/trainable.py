@@ -18,7 +18,7 @@ import ray
 from trainer.training.distributed import leave_group
 from tune.cluster.progress_channel import Driver
 from tune.search.scheduler import TRIAL_ID
-from tune.workers.checkpoint_store import CheckpointStore
+from tune.workers.checkpoint_store import TrialCheckpointStore
 from tune.workers.retries import train_persistently
 from tune.workers.worker_group import train_on_workers
 
@@ -88,7 +88,7 @@ def train_worker(
 
     _free_memory()
     config, data = inputs.open()
-    store = CheckpointStore(files, driver, folder, decide)
+    store = TrialCheckpointStore(files, driver, folder, decide)
 
     with files.fetched(checkpoint) if checkpoint else contextlib.nullcontext() as fetched:
         clips = None
