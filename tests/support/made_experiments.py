@@ -17,7 +17,6 @@ from plans import search_plan
 
 from trainer.data.clips import load_clips
 from trainer.data.drops import Drop
-from trainer.data.kept_splits import SPLITS_FILE
 from trainer.data.prepared import prepare
 from tune.cluster.resources import TrialResources
 from tune.experiments.events import (
@@ -39,7 +38,7 @@ from tune.experiments.events import (
     encode,
 )
 from tune.experiments.experiment import Experiment, OpenExperiment
-from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
+from tune.experiments.folder import EVENTS_FILE, SPLITS_FILE, ExperimentFolder
 from tune.experiments.log import ExperimentLog, ProgressLog, parse
 from tune.experiments.mlflow_store import default_tracking_uri
 from tune.experiments.object_stores.object_store import ObjectStore

@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 
 import numpy as np
+import soundfile
+import soxr
 
 from trainer.data.audio import SAMPLE_RATE
 from trainer.errors import DataError
@@ -48,9 +50,6 @@ class SoundFolder:
         return sound if count is None else np.resize(sound, count)
 
     def _read(self, path: Path, generator: np.random.Generator | None, count: int | None) -> np.ndarray:
-        import soundfile
-        import soxr
-
         try:
             with soundfile.SoundFile(path) as file:
                 seconds = _LONGEST_IMPULSE if count is None else count / SAMPLE_RATE

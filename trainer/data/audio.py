@@ -14,10 +14,11 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
+import soundfile
+import soxr
 
 SAMPLE_RATE = 16_000
 """Samples a second that every Whisper model hears."""
@@ -100,9 +101,6 @@ class AudioFile:
         Raises:
             AudioError: not even the beginning can be decoded, or samples are no numbers of audio.
         """
-        import numpy as np
-        import soxr
-
         with _decoder(self._source) as decoder:
             rate, self.seconds = decoder.rate, decoder.announced
             if rate not in _RATES:
@@ -139,8 +137,6 @@ class AudioFile:
 
     def cut(self, span: Span, max_seconds: float | None) -> np.ndarray:
         """float32 (samples,) of a part that begins where the one before began, or later; no more is kept in memory."""
-        import numpy as np
-
         start = round(span.start * SAMPLE_RATE)
         end = None if span.end is None else round(span.end * SAMPLE_RATE)
         while end is None or self._end < end:
@@ -225,8 +221,6 @@ def _refuse_long(seconds: float, most: float | None, announced: float = 0.0) -> 
 
 def mix(samples: np.ndarray) -> tuple[np.ndarray, bool]:
     """The mean of (samples, channels), or the loudest channel of those in opposite phase; and whether they are."""
-    import numpy as np
-
     if samples.shape[1] == 1:
         return samples[:, 0], False
     channels = samples.T
@@ -247,8 +241,6 @@ class _Sndfile:
     """WAV and its kin, and Ogg: libsndfile is ten times as fast as FFmpeg in PCM."""
 
     def __init__(self, file: BinaryIO) -> None:
-        import soundfile
-
         try:
             handle = file if isinstance(file, io.BytesIO) else file.fileno()
             self.file = soundfile.SoundFile(handle, closefd=False)
@@ -265,8 +257,6 @@ class _Sndfile:
                 self.failure = None if self.file.frames else "announces sound, holds none"
 
     def blocks(self) -> Iterator[np.ndarray]:
-        import soundfile
-
         try:
             while len(samples := self.file.read(_BLOCK_SECONDS * self.rate, "float32", always_2d=True)):
                 yield samples
@@ -330,8 +320,6 @@ class _Ffmpeg:
         return None
 
     def blocks(self) -> Iterator[np.ndarray]:
-        import numpy as np
-
         pieces: list[np.ndarray] = []
         for samples in self._frames():
             pieces.append(samples)
@@ -344,7 +332,6 @@ class _Ffmpeg:
     def _frames(self) -> Iterator[np.ndarray]:
         """float32 (channels, samples) frame by frame, of one rate, with silence where nothing was recorded."""
         import av
-        import numpy as np
 
         expected = self.begin
         converter: Any = None

@@ -11,11 +11,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import soundfile
+
 from trainer.errors import DataError
 
 if TYPE_CHECKING:
     import datasets
-    import pyarrow as pa
 
 
 RATE_COLUMN = "sampling_rate"
@@ -61,8 +65,6 @@ def audio_columns(schema: pa.Schema) -> list[str]:
 
 
 def _holds_audio(kind: pa.DataType, rated: bool) -> bool:
-    import pyarrow as pa
-
     types = pa.types
     if types.is_struct(kind):
         return any(kind.get_field_index(name) >= 0 for name in ("bytes", "array"))
@@ -75,8 +77,6 @@ def _holds_audio(kind: pa.DataType, rated: bool) -> bool:
 
 
 def _has_path(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
     return bool(pa.types.is_struct(kind) and kind.get_field_index("path") >= 0)
 
 
@@ -127,9 +127,6 @@ _LOUDEST = 2.0
 
 def _wav(samples: Sequence[Any], rate: int | None) -> bytes:
     """Samples as a file, of several channels in either order; whole numbers have 16 or 32 bits."""
-    import numpy as np
-    import soundfile
-
     if not rate:  # it is dropped as unreadable, and counted
         return b""
     values = np.asarray(samples)
@@ -151,8 +148,6 @@ class ParquetAudio(EmbeddedAudio):
     def __init__(
         self, path: Path, column: str, bases: Sequence[Path], rates: Sequence[int | None] | None
     ) -> None:
-        import pyarrow.parquet as pq
-
         self._path = path
         with pq.ParquetFile(path) as file:
             sizes = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
@@ -166,8 +161,6 @@ class ParquetAudio(EmbeddedAudio):
         self._batches: Iterator[list[Any]] = iter(())
 
     def _cell(self, row: int) -> Any:
-        import pyarrow as pa
-
         group = bisect.bisect_right(self._starts, row) - 1
         try:
             if group != self._group or row < self._first:
@@ -181,8 +174,6 @@ class ParquetAudio(EmbeddedAudio):
         return self._rows[row - self._first]
 
     def _read_group(self, group: int) -> Iterator[list[Any]]:
-        import pyarrow.parquet as pq
-
         with pq.ParquetFile(self._path, memory_map=True) as file:
             for batch in file.iter_batches(self._BATCH_ROWS, row_groups=[group], columns=[self.column]):
                 yield batch.column(0).to_pylist()

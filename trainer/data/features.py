@@ -11,11 +11,12 @@ import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trainer.data.audio import SAMPLE_RATE, AudioError
 from trainer.model.processor import window_seconds
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from transformers import WhisperFeatureExtractor
 
@@ -44,8 +45,6 @@ def extract_features(extractor: WhisperFeatureExtractor, audio: np.ndarray) -> t
     Raises:
         AudioError: the clip is longer than the window.
     """
-    import numpy as np
-
     if len(audio) > extractor.n_samples:
         raise AudioError(
             "too_long_audio",
@@ -77,7 +76,6 @@ def pad_features(
     Returns:
         float32 or float16 tensor (batch, n_mels, n_frames), within `FEATURE_TOLERANCE` of the extractor's own.
     """
-    import numpy as np
     import torch
 
     kind = np.float16 if half else np.float32

@@ -14,7 +14,10 @@ import posixpath
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from trainer.config import TrainConfig
 from trainer.data.clip import Clip
@@ -23,16 +26,12 @@ from trainer.data.grouping import audio_key, cells, names_differ, text_key
 from trainer.data.sources import SPLIT_ALIASES
 from trainer.errors import DataError, one_line
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-
-SPLITS_FILE = "splits.parquet"
 _ROLES = tuple(SPLIT_ALIASES)
 UNMARKED = "unmarked"
 """Beside the roles: rows without a mark, or with another name of a split. Those that were kept have their role."""
 _TRAIN = 1 << _ROLES.index("train")
 _KEYS = ("file", "text", "speaker", "audio")
+_SCHEMA = {"role": pa.uint8(), **dict.fromkeys(_KEYS, pa.uint64())}
 
 
 def encode_splits(splits: Mapping[str, Sequence[Clip]], audio: Mapping[str, Sequence[int]]) -> bytes:
@@ -40,17 +39,13 @@ def encode_splits(splits: Mapping[str, Sequence[Clip]], audio: Mapping[str, Sequ
 
     `audio` has the `audio_key` of each clip's file by role, 0 where it is not known; it is empty where none is.
     """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     sizes = [len(splits.get(role, ())) for role in _ROLES]
     columns = _keys([clip for role in _ROLES for clip in splits.get(role, ())])
     columns["role"] = np.repeat(np.arange(len(_ROLES), dtype=np.uint8), sizes)
     audio_keys = [key for role in _ROLES for key in audio.get(role, ())] if audio else [0] * sum(sizes)
     columns["audio"] = np.array(audio_keys, np.uint64)
     buffer = io.BytesIO()
-    pq.write_table(pa.table({name: columns[name] for name in _schema()}), buffer, compression="zstd")
+    pq.write_table(pa.table({name: columns[name] for name in _SCHEMA}), buffer, compression="zstd")
     return buffer.getvalue()
 
 
@@ -60,31 +55,22 @@ def read_kept_splits(path: str) -> KeptSplits:
     Raises:
         DataError: it is not there, or is no such file.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         file = Path(path).expanduser()
         if not file.is_file():
             raise FileNotFoundError("no such file")
         table = pq.read_table(file)
-        if any(table[name].type != kind or table[name].null_count for name, kind in _schema().items()):
+        if any(table[name].type != kind or table[name].null_count for name, kind in _SCHEMA.items()):
             raise ValueError("its columns are not those of splits")
-        columns = {name: table[name].to_numpy() for name in _schema()}
+        columns = {name: table[name].to_numpy() for name in _SCHEMA}
         if columns["role"].max(initial=0) >= len(_ROLES):
             raise ValueError("its roles are not those of splits")
     except (pa.ArrowException, OSError, ValueError, KeyError, RuntimeError) as error:
         raise DataError(
-            f"splits={path!r}: is not a file with splits ({one_line(error)}); give {SPLITS_FILE} of an "
+            f"splits={path!r}: is not a file with splits ({one_line(error)}); give splits.parquet of an "
             "experiment, or null"
         ) from error
     return KeptSplits(path, _with_pairs(columns))
-
-
-def _schema() -> dict[str, pa.DataType]:
-    import pyarrow as pa
-
-    return {"role": pa.uint8(), **dict.fromkeys(_KEYS, pa.uint64())}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +83,6 @@ class KeptSplits:
 
     def roles(self, name: str, keys: np.ndarray) -> np.ndarray:
         """uint8: the roles in which some keys of a kind are, one bit each; 0 for those that are not known."""
-        import numpy as np
-
         bits = np.zeros(len(keys), np.uint8)
         for number in range(len(_ROLES)):
             known = self.columns[name][self.columns["role"] == number]
@@ -112,8 +96,6 @@ class KeptSplits:
 
     def has_audio(self, role: str, audio: Sequence[int]) -> np.ndarray:
         """bool: which audio was in `train`, `validation` or `test`, by its key, whatever its name and text are now."""
-        import numpy as np
-
         bits = self.roles("audio", np.array(audio, np.uint64))
         has_audio: np.ndarray = bits & (1 << _ROLES.index(role)) != 0
         return has_audio
@@ -187,8 +169,6 @@ def _against(role: str, others: Sequence[int]) -> str:
 
 def _keys(clips: Sequence[Clip]) -> dict[str, np.ndarray]:
     """uint64 hashes of each clip's file, text and speaker, 0 where that is not known, and one of file and text."""
-    import numpy as np
-
     differ: dict[int, bool] = {}
     files = np.fromiter((_file_key(clip, differ) for clip in clips), np.uint64)
     texts, speakers = _hashes(text_key(clip.text) for clip in clips), _hashes(cells(clips, SPEAKER_NAMES))
@@ -196,8 +176,6 @@ def _keys(clips: Sequence[Clip]) -> dict[str, np.ndarray]:
 
 
 def _with_pairs(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    import numpy as np
-
     pairs = columns["file"] * np.uint64(0x9E3779B97F4A7C15) ^ columns["text"]  # wraps around
     return {**columns, "pair": pairs}
 
@@ -216,8 +194,6 @@ def _file_key(clip: Clip, differ: dict[int, bool]) -> int:
 
 
 def _hashes(values: Iterable[str]) -> np.ndarray:
-    import numpy as np
-
     return np.fromiter((_hash(value) if value else 0 for value in values), np.uint64)
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trainer.config import TrainConfig
 from trainer.data.audio import AUDIO_SUFFIXES, SAMPLE_RATE, AudioFile
 from trainer.errors import DataError
@@ -23,7 +25,6 @@ from trainer.threads import one_torch_thread
 from trainer.transcription.transcripts import Doubt, Segment
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
 _PAUSE = 0.5
@@ -62,8 +63,6 @@ def read_recording(path: Path, channel: int | None = None) -> tuple[np.ndarray, 
     Raises:
         AudioError: it cannot be read.
     """
-    import numpy as np
-
     file = AudioFile(path, channel)
     samples = np.concatenate([np.zeros(0, np.float32), *file.stream()])
     peak = float(np.abs(samples).max(initial=0))

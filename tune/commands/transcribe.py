@@ -15,10 +15,8 @@ from rich.text import Text
 
 from trainer.command import EXIT_FAILED
 from trainer.config import TrainConfig, written_language
-from trainer.data.audio import SAMPLE_RATE, AudioError
 from trainer.errors import ConfigError
 from trainer.files import write_whole
-from trainer.transcription.transcribe import Transcriber, find_recordings, find_speech, read_recording
 from trainer.transcription.transcripts import SUFFIXES, Transcript, mark_differences, write
 from tune.commands.options import Parser, add_storage
 from tune.experiments.models import open_model
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
+
+    from trainer.transcription.transcribe import Transcriber
 
     Show = Callable[[list[Transcript], argparse.Namespace, bool], None]
 
@@ -80,6 +80,10 @@ def run(words: list[str], show: Show = lambda *shown: None) -> list[Transcript]:
             parsed, and whether there are several recordings.
     """
     arguments = transcribe_parser().parse_args(words)
+    # --help does without what takes a while.
+    from trainer.data.audio import AudioError
+    from trainer.transcription.transcribe import find_recordings
+
     check_least(arguments, batch_size=1, channel=1)
     if arguments.language is not None:
         TrainConfig(language=arguments.language)
@@ -144,6 +148,8 @@ def _targets(recordings: dict[Path, Path], arguments: argparse.Namespace) -> dic
 
 def _load(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> list[Transcriber]:
     """The model, and the one it is compared with, in the same language."""
+    from trainer.transcription.transcribe import Transcriber
+
     models: list[Transcriber] = []
     for name in (arguments.model, arguments.compare):
         if name:
@@ -158,6 +164,9 @@ def _transcribe(
     path: Path, models: list[Transcriber], channel: int | None, bar: ProgressBar
 ) -> list[Transcript]:
     """Of each model, of the same segments."""
+    from trainer.data.audio import SAMPLE_RATE
+    from trainer.transcription.transcribe import find_speech, read_recording
+
     samples, file = read_recording(path, channel)
     spans = find_speech(samples, min(model.window for model in models))
     seconds, transcripts = len(samples) / SAMPLE_RATE, []

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from trainer.data.columns import SOURCE_COLUMN
 from trainer.errors import DataError
 from trainer.scoring.objectives import CHRF_ERROR
 from trainer.scoring.translation import ChrfCounts
@@ -156,6 +155,7 @@ def run_evaluation(plan: EvaluationPlan, console: Console) -> EvaluationResult:
         ModelError: a model cannot be loaded or does not know the language.
         ConfigError: a column is not there, or a setting does not fit the machine.
     """
+    from trainer.data.columns import SOURCE_COLUMN
     from trainer.data.split_data import load_split, prepare_split, without_learned
     from trainer.scoring.decoding import Decoder, check_model
     from trainer.scoring.normalizers import make_normalizers, unit_note

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer.config import BUDGETS, CLIP_SETTINGS, SPLIT_SETTINGS, TrainConfig
-from trainer.data.sources import split_role
 from trainer.errors import ConfigError
 from trainer.mix import is_mix
 from tune.experiments.models import NamedModel
@@ -124,6 +123,8 @@ def _checked(overrides: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _notes(model: NamedModel, config: TrainConfig, split: str, trained_on: bool) -> list[str]:
+    from trainer.data.sources import split_role
+
     found, role = _unknown_splits(model), split_role(split)
     tuned = model.settings.get("language")
     several = is_mix(str(model.settings.get("data")))  # it was tuned for the languages of all sources

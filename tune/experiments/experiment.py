@@ -15,11 +15,10 @@ import yaml
 
 from trainer.bounds import WEIGHT_OF
 from trainer.config import TrainConfig
-from trainer.data.kept_splits import SPLITS_FILE
 from trainer.files import is_locked
 from trainer.model.adapters import with_base
 from tune.experiments.events import Prepared
-from tune.experiments.folder import EVENTS_FILE, SPACE_FILE, ExperimentFolder
+from tune.experiments.folder import EVENTS_FILE, SPACE_FILE, SPLITS_FILE, ExperimentFolder
 from tune.experiments.log import ExperimentLog, fold
 from tune.experiments.mlflow_store import default_tracking_uri, sqlite_path
 from tune.experiments.object_stores.object_store import StorageError

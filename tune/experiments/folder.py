@@ -20,6 +20,7 @@ from tune.util.errors import ExperimentError
 EXPERIMENT_FILE, SPACE_FILE = "experiment.yaml", "space.yaml"
 DROPPED_FILE = "dropped_clips.jsonl"
 RESULTS_FILE = "results.json"
+SPLITS_FILE = "splits.parquet"
 EVENTS_FILE, PROGRESS_FILE = "events.jsonl", "progress.jsonl"
 TRIALS_FOLDER = "trials"
 """Written by Ray itself, straight to the storage."""

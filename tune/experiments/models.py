@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import MODEL_SHORT_NAMES, TrainConfig
-from trainer.data.kept_splits import SPLITS_FILE
 from trainer.errors import ConfigError, ModelError
 from trainer.files import write_whole
 from trainer.model.adapters import ADAPTER_WEIGHTS
 from trainer.model.pretrained import find_model
 from tune.experiments.experiment import Experiment, Find, find_experiment
-from tune.experiments.folder import EXPERIMENT_FILE
+from tune.experiments.folder import EXPERIMENT_FILE, SPLITS_FILE
 from tune.experiments.storage import Storage
 from tune.util.files import read_object
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
-from trainer.data.kept_splits import SPLITS_FILE
 from trainer.errors import ConfigError, ModelError
 from trainer.model.processor import load_processor
 from trainer.model.whisper import load_model
 from tune.experiments.experiment import Experiment, Find, find_experiment
+from tune.experiments.folder import SPLITS_FILE
 from tune.experiments.mlflow_store import absolute_tracking_uri, default_artifact_root, is_server
 from tune.experiments.models import SETTINGS_FILE
 from tune.experiments.results import run_ids

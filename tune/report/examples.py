@@ -8,8 +8,6 @@ import io
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from trainer.data.audio import SAMPLE_RATE, AudioError, read_audio
-from trainer.data.clips import load_clips
 from trainer.errors import UserError
 from trainer.mix import is_mix
 from trainer.scoring.alignment import Piece, align
@@ -62,6 +60,9 @@ def _aligned(analysis: Analysis, said: str, written: str) -> Sequence[Piece]:
 def _sounds(analysis: Analysis, wanted: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """Addresses with the sound of these clips, by name and text, of data that is on this machine."""
     import soundfile
+
+    from trainer.data.audio import SAMPLE_RATE, AudioError, read_audio
+    from trainer.data.clips import load_clips
 
     config, found = analysis.base, dict[tuple[str, str], str]()
     local = config.data == "demo" or Path(config.data).expanduser().exists()

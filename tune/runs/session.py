@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import ray
 from rich.console import Console
 
-from trainer.data.kept_splits import SPLITS_FILE
 from trainer.scoring.translation import TRANSLATE
 from tune.cluster.progress_channel import ProgressChannel, start_channel
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, check_shared, gpu_precision, joined_address, ray_session
 from tune.experiments.events import Baseline, Data, Prepared, SearchEnded, SessionStarted, SpaceChanged
 from tune.experiments.experiment import OpenExperiment
-from tune.experiments.folder import DROPPED_FILE, RESULTS_FILE, SPACE_FILE
+from tune.experiments.folder import DROPPED_FILE, RESULTS_FILE, SPACE_FILE, SPLITS_FILE
 from tune.experiments.results import write_results
 from tune.experiments.warm_start import save_warm_starts
 from tune.runs.data import load_guards, load_table, prepare_features, prepare_guards, what_clips_show

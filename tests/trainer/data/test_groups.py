@@ -15,7 +15,7 @@ from trainer.config import TrainConfig
 from trainer.data.clip import Clip
 from trainer.data.clips import ClipTable
 from trainer.data.drops import HELD_OUT, Drop, check_drops
-from trainer.data.kept_splits import SPLITS_FILE, encode_splits, read_kept_splits
+from trainer.data.kept_splits import encode_splits, read_kept_splits
 from trainer.errors import DataError
 
 
@@ -134,8 +134,9 @@ def test_what_belongs_together_cannot_be_divided(tmp_path: Path) -> None:
 
 
 def keep(table: ClipTable, folder: Path) -> str:
-    (folder / SPLITS_FILE).write_bytes(encode_splits(table.whole, {}))
-    return str(folder / SPLITS_FILE)
+    file = folder / "splits.parquet"
+    file.write_bytes(encode_splits(table.whole, {}))
+    return str(file)
 
 
 def content(table: ClipTable) -> dict[str, set[Any]]:
@@ -189,7 +190,7 @@ def test_a_file_that_keeps_no_splits(tmp_path: Path) -> None:
     for path in ("", "/nowhere/splits.parquet", tmp_path):
         told(path, "no such file")
     told("~nobody-of-this-name/splits.parquet", "Could not determine home")
-    file = tmp_path / SPLITS_FILE
+    file = tmp_path / "splits.parquet"
     pq.write_table(pa.table({"role": ["a"], "file": ["b"]}), file)
     told(file, r"its columns are not those of splits\)")
     keys = dict.fromkeys(("file", "text", "speaker", "audio"), pa.array([1], pa.uint64()))

@@ -14,7 +14,7 @@ from make_data import write_manifest
 from trainer.config import TrainConfig
 from trainer.data.clip import Clip
 from trainer.data.clips import ClipTable, load_clips
-from trainer.data.kept_splits import SPLITS_FILE, encode_splits
+from trainer.data.kept_splits import encode_splits
 from trainer.data.text import has_words
 from trainer.errors import DataError
 
@@ -113,7 +113,7 @@ def test_rows_that_are_added_move_no_clip_of_kept_splits(
 ) -> None:
     before = load(place, rows)
     assume(before is not None)
-    kept = place / SPLITS_FILE
+    kept = place / "splits.parquet"
     kept.write_bytes(encode_splits(before.whole, {}))
     values = [dict(zip(("audio", "text", "speaker_id", "Split"), one, strict=True)) for one in more]
     added = [{name: row[name] for name in rows[0]} for row in values]

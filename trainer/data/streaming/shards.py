@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
 from fsspec.implementations.arrow import ArrowFSWrapper
 
 from trainer.config import TrainConfig
@@ -45,8 +48,6 @@ class _Bucket(ArrowFSWrapper):  # type: ignore[misc]
     protocol = _BUCKET
 
     def __init__(self, uri: str, **options: Any) -> None:
-        import pyarrow.fs
-
         super().__init__(pyarrow.fs.FileSystem.from_uri(uri)[0], **options)
 
     @classmethod
@@ -171,7 +172,6 @@ def _plain_rows(dataset: datasets.IterableDataset) -> Iterator[dict[str, Any]]:
 
 def _lost() -> tuple[type[Exception], ...]:
     """What readers raise where a connection breaks off; it may be gone when one tries again."""
-    import pyarrow as pa
     from huggingface_hub.errors import HfHubHTTPError
 
     # The hub's client raises errors of httpx or httpx2, by version, where it gets no answer.
@@ -238,8 +238,6 @@ def _sizes(urls: Sequence[str], options: Mapping[str, Any]) -> dict[str, int]:
 
 def estimate_rows(urls: Mapping[str, int], options: Mapping[str, Any], row_bytes: float) -> float:
     """About how many rows some shards have, of which each has so many bytes of audio on average."""
-    import pyarrow.parquet as pq
-
     for url, size in urls.items():
         if url.lower().endswith(".parquet") and size:
             with fsspec.open(url, **options) as file:
@@ -249,8 +247,6 @@ def estimate_rows(urls: Mapping[str, int], options: Mapping[str, Any], row_bytes
 
 def _find_shards(data: str) -> tuple[str, dict[str, list[str]], dict[str, Any]]:
     """Builder, files by split and options of `datasets` for a folder or bucket with shards, or a single one."""
-    import pyarrow.fs
-
     options: dict[str, Any] = {}
     prefix = ""
     try:

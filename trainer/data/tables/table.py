@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from trainer.data.audio import AUDIO_SUFFIXES
 from trainer.data.embedded import (
     RATE_COLUMN,
@@ -188,9 +191,6 @@ def _unwrapped(value: Any) -> list[Any]:
 
 
 def _read_parquet(path: Path, bases: tuple[Path, ...]) -> Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
