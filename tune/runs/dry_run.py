@@ -9,7 +9,7 @@ import logging
 import math
 import shutil
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -97,7 +97,7 @@ def describe_cost(samples: float, seconds_per_sample: float, resources: TrialRes
     return f"{wall}, {busy * resources.gpus / 3600:.2g} GPU-hours" if resources.gpus else wall
 
 
-def show_plan(plan: Plan, console: Console, *, trials_given: bool = False, measure: bool = False) -> None:
+def show_plan(plan: Plan, console: Console, *, trials_given: bool, measure: bool) -> None:
     """Print what the search would do; of the audio it reads a sample, and it leaves nothing.
 
     Args:
@@ -107,6 +107,8 @@ def show_plan(plan: Plan, console: Console, *, trials_given: bool = False, measu
     Raises:
         UserError: the data, the store or the resources asked for cannot be used, or the checkpoints would have no room.
     """
+    from trainer.train import with_samples
+
     plan, points_note = _within_space(plan, trials_given=trials_given)
     plan.check_stores()
     table, notes = look_at_clips(plan.base, augments=plan.augments)
@@ -131,9 +133,17 @@ def show_plan(plan: Plan, console: Console, *, trials_given: bool = False, measu
             say(console, f"guard {describe_guard(guard, found.name, len(found.clips))}")
             say_notes(console, found.notes)
         say_notes(console, [*points_note, *notes])
-        data = stack.enter_context(_readable(plan, table, console, sample_only=measure))
+        data = _read_some(plan, table, console, stack, sample_only=measure)
         _show_clips(plan, table, data, console)
-        _show_search(plan, table, data, resources, measure, console)
+        logging.getLogger("ray.tune").setLevel(logging.ERROR)
+        plan = dataclasses.replace(plan, base=with_samples(plan.base, table.stream))
+        by_wer = plan.by_base_wer()
+        _show_rates(by_wer, console)
+        _show_trials(by_wer[0][1], console)
+        samples = _show_budget(plan, table, console)
+        say(console, f"time: {_time(plan, data, samples, resources, console, measure=measure)}")
+        say(console, f"disk: {_disk_space(plan, resources)}")
+        say(console, "nothing was run")
 
 
 def _within_space(plan: Plan, *, trials_given: bool) -> tuple[Plan, list[str]]:
@@ -156,19 +166,19 @@ def _within_space(plan: Plan, *, trials_given: bool) -> tuple[Plan, list[str]]:
     return dataclasses.replace(plan, options=options), [note]
 
 
-@contextlib.contextmanager
-def _readable(plan: Plan, table: ClipTable, console: Console, *, sample_only: bool) -> Iterator[PreparedData]:
-    """All clips where their features were computed before, else a sample, judged as all are in a search."""
+def _read_some(
+    plan: Plan, table: ClipTable, console: Console, stack: contextlib.ExitStack, *, sample_only: bool
+) -> PreparedData:
+    """All clips where their features were computed before, else a sample, judged as all are in a search; that is there
+    until the end of `stack`.
+    """
     from trainer.inspection.sample import prepared_sample
 
     how: dict[str, Any] = {"table": table, "waveforms": plan.augments}
-    with contextlib.ExitStack() as stack:
-        with console.status("looking for the audio files, and reading some ..."):
-            if not sample_only and is_prepared(plan.base, **how):
-                data = prepare(plan.base, **how)
-            else:
-                data = stack.enter_context(prepared_sample(plan.base, **how))
-        yield data
+    with console.status("looking for the audio files, and reading some ..."):
+        if not sample_only and is_prepared(plan.base, **how):
+            return prepare(plan.base, **how)
+        return stack.enter_context(prepared_sample(plan.base, **how))
 
 
 def _show_clips(plan: Plan, table: ClipTable, data: PreparedData, console: Console) -> None:
@@ -183,33 +193,38 @@ def _show_clips(plan: Plan, table: ClipTable, data: PreparedData, console: Conso
         ]
         notes = [f"WARNING: in the sample: {note}" for note in found]
     say_notes(console, notes)
-
-
-def _show_search(
-    plan: Plan,
-    table: ClipTable,
-    data: PreparedData,
-    resources: TrialResources | None,
-    measure: bool,
-    console: Console,
-) -> None:
-    """What is searched, in how many samples, and what that takes."""
-    from trainer.train import with_samples
-
     if plan.base.task != TRANSLATE:
         say(console, what_clips_show(plan.base, (clip.text for clip in table.splits["validation"])))
-    logging.getLogger("ray.tune").setLevel(logging.ERROR)
-    plan = dataclasses.replace(plan, base=with_samples(plan.base, table.stream))
-    by_wer = plan.by_base_wer()
-    _show_rates(by_wer, console)
-    _show_trials(by_wer[0][1], console)
+
+
+def _show_rates(by_wer: Sequence[tuple[float, Plan]], console: Console) -> None:
+    """Published learning rates, and what is searched for base models of different WERs, where that differs."""
+    from trainer.model.rates import published_rates
+
+    first_wer, first = by_wer[0]
+    if published := published_rates(first.base):
+        low, high = published[0], published[-1]
+        rates = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        size = f"of this size (method {first.base.method})"
+        say(console, f"published trainings {size}: {len(published)}, at {rates} (docs/training.md)")
+    if len(by_wer) == 1:
+        return
+    say(console, "\nautomatic learning rates, by the WER of the base model, which the search measures first:")
+    for below, plan in by_wer:
+        which = f"below {below:g} %" if math.isfinite(below) else "above that"
+        searched = f", searched {plan.searched_rates}" if plan.searched_rates else ""
+        say(console, f"  {which}: usual {plan.base.learning_rate:g}{searched}")
+    say(console, f"all that follows is for a WER below {first_wer:g} %")
+
+
+def _show_budget(plan: Plan, table: ClipTable, console: Console) -> float:
+    """What is trained, in samples; how many all trials and repeats are taken to see."""
     rungs, trials = plan.rungs(table.epoch_samples), plan.options.trials
     say(
         console,
         f"\nbudget: {trials} trials of up to {rungs[-1]:,} samples ({rungs[-1] / table.epoch_samples:.2f} epochs), "
         f"{describe_rungs(rungs, plan.space.scheduler.rungs)}",
     )
-
     steps = plan.base.max_steps
     own = [math.inf] if steps is None else [steps * batch for batch in plan.batch_sizes]
     samples, unstopped = (
@@ -227,80 +242,47 @@ def _show_search(
             f"streaming: a trial that is not stopped reads and decodes {table.stream.cost(rungs[-1])}; all trials "
             f"together {table.stream.cost(samples)}, and each repeat of the final round as much as a trial",
         )
-    _show_cost(plan, data, samples + again, resources, measure, console)
-    say(console, "nothing was run")
+    return samples + again
 
 
-def _show_cost(
+def _time(
     plan: Plan,
     data: PreparedData,
     samples: float,
     resources: TrialResources | None,
-    measure: bool,
     console: Console,
-) -> None:
-    """Time of so many samples from a few real steps, where that can be measured, and disk space.
-
-    Raises:
-        DiskFullError: the checkpoints would have no room.
-    """
-    if reason := _why_not_timed(plan, resources, measure):
-        say(console, f"time: not estimated {reason}")
-    else:
-        assert resources is not None
-        with doing(console, "training a few steps to estimate the time"):
-            rate = _samples_a_second(plan, data, resources, measure)
-        if rate is None:
-            say(
-                console, f"time: not estimated, {plan.base.train_batch_size} clips do not fit in memory there"
-            )
-        else:
-            cost = describe_cost(samples, 1 / rate, resources)
-            where = "a worker" if measure else "this machine"
-            say(
-                console,
-                f"time: {cost}, evaluations not counted ({1000 / rate:.1f} ms a sample, measured on {where})",
-            )
-    whole, options = plan.checkpoint_bytes, plan.options
-    runs = options.trials + options.n_finalists * options.repeats
-    most = 2 * (resources.concurrent if resources else 1) * whole + runs * whole // 3
-    if plan.storage.folder is not None:
-        free = shutil.disk_usage(nearest_folder(plan.storage.folder)).free
-        if free < most:
-            raise DiskFullError(
-                f"--storage {plan.storage.text}: has {free / 1e9:.2g} GB free, and checkpoints take up to "
-                f"{most / 1e9:.2g} GB ({whole / 1e9:.2g} GB each); give a larger disk, fewer --trials, or method=lora"
-            )
-    say(
-        console,
-        f"disk: up to {most / 1e9:.2g} GB of checkpoints ({whole / 1e9:.2g} GB each; the best and the last of running "
-        "trials, the best weights of ended ones until the search ends)",
-    )
-
-
-def _why_not_timed(plan: Plan, resources: TrialResources | None, measure: bool) -> str:
+    *,
+    measure: bool,
+) -> str:
+    """How long so many samples take, from a few real steps where those can be timed."""
     if plan.base.workers > 1 or plan.base.deepspeed:
-        return "for several workers or DeepSpeed"
-    if measure:
-        return ""
+        return "not estimated for several workers or DeepSpeed"
     if resources is None:
-        return "for another cluster; --measure times a few steps there"
-    return (
-        "" if is_here(plan.base.model) else "as the model is not on this machine yet; --measure downloads it"
-    )
+        return "not estimated for another cluster; --measure times a few steps there"
+    if not measure and not is_here(plan.base.model):
+        return "not estimated as the model is not on this machine yet; --measure downloads it"
+    with doing(console, "training a few steps to estimate the time"):
+        timed = _rate_in_worker if measure else _rate_here
+        rate = timed(plan, data, resources)
+    if rate is None:
+        return f"not estimated, {plan.base.train_batch_size} clips do not fit in memory there"
+    cost = describe_cost(samples, 1 / rate, resources)
+    where = "a worker" if measure else "this machine"
+    return f"{cost}, evaluations not counted ({1000 / rate:.1f} ms a sample, measured on {where})"
 
 
-def _samples_a_second(
-    plan: Plan, data: PreparedData, resources: TrialResources, measure: bool
-) -> float | None:
-    """Of one trial, from a few steps here or with a trial's resources in Ray; None where memory ran out."""
-    if not measure:
-        import torch
+def _rate_here(plan: Plan, data: PreparedData, resources: TrialResources) -> float | None:
+    """Samples a second of one trial, from a few steps in this process; None where memory ran out."""
+    import torch
 
-        from trainer.probe import probe_step
+    from trainer.probe import probe_step
 
-        torch.set_num_threads(max(1, int(resources.cpus_per_worker)))
-        return probe_step(plan.base, data, seconds=_SECONDS)
+    torch.set_num_threads(max(1, int(resources.cpus_per_worker)))
+    return probe_step(plan.base, data, seconds=_SECONDS)
+
+
+def _rate_in_worker(plan: Plan, data: PreparedData, resources: TrialResources) -> float | None:
+    """The same from a few steps with a trial's resources in Ray."""
     import ray
 
     from tune.runs.baseline import in_worker
@@ -319,26 +301,26 @@ def _samples_a_second(
     return in_worker(time_steps, inputs, files, _SECONDS)
 
 
-def _show_rates(by_wer: Sequence[tuple[float, Plan]], console: Console) -> None:
-    """Published learning rates, and what is searched for base models of different WERs, where that differs."""
-    from trainer.model.rates import published_rates
+def _disk_space(plan: Plan, resources: TrialResources | None) -> str:
+    """What the checkpoints take at most.
 
-    if published := published_rates(by_wer[0][1].base):
-        low, high = published[0], published[-1]
-        rates = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        size = f"of this size (method {by_wer[0][1].base.method})"
-        say(console, f"published trainings {size}: {len(published)}, at {rates} (docs/training.md)")
-    if len(by_wer) == 1:
-        return
-    say(
-        console,
-        "\nautomatic learning rates, by the WER of the base model, which the search measures first:",
+    Raises:
+        DiskFullError: they would have no room.
+    """
+    whole, options = plan.checkpoint_bytes, plan.options
+    runs = options.trials + options.n_finalists * options.repeats
+    most = 2 * (resources.concurrent if resources else 1) * whole + runs * whole // 3
+    if plan.storage.folder is not None:
+        free = shutil.disk_usage(nearest_folder(plan.storage.folder)).free
+        if free < most:
+            raise DiskFullError(
+                f"--storage {plan.storage.text}: has {free / 1e9:.2g} GB free, and checkpoints take up to "
+                f"{most / 1e9:.2g} GB ({whole / 1e9:.2g} GB each); give a larger disk, fewer --trials, or method=lora"
+            )
+    return (
+        f"up to {most / 1e9:.2g} GB of checkpoints ({whole / 1e9:.2g} GB each; the best and the last of running "
+        "trials, the best weights of ended ones until the search ends)"
     )
-    for below, plan in by_wer:
-        which = f"below {below:g} %" if math.isfinite(below) else "above that"
-        searched = f", searched {plan.searched_rates}" if plan.searched_rates else ""
-        say(console, f"  {which}: usual {plan.base.learning_rate:g}{searched}")
-    say(console, f"all that follows is for a WER below {by_wer[0][0]:g} %")
 
 
 def _show_trials(plan: Plan, console: Console) -> None:
