@@ -80,20 +80,11 @@ def evaluate(
     Raises:
         UserError: something that was given cannot be used; its class is that of the command.
     """
+    options = dict(locals())
     with in_keywords(evaluate):
         from tune.commands.evaluate import run
 
-        own = option_words(
-            data=data,
-            split=split,
-            baseline=baseline,
-            language=language,
-            normalizer=normalizer,
-            by=by,
-            settings=settings,
-            storage=storage,
-        )
-        _, found = run([model, *own])
+        _, found = run([options.pop("model"), *option_words(**options)])
     scores = found.scores
     other = scores.baseline.rates if scores.baseline else {}
     return Evaluation(scores.model.rates, other, scores.comparisons, found.to_dict())
@@ -123,17 +114,10 @@ def transcribe(
     Raises:
         UserError: something that was given cannot be used; its class is that of the command.
     """
+    options = dict(locals())
+    del options["model"], options["audio"]
     with in_keywords(transcribe):
         from tune.commands.transcribe import run
 
         files = [audio] if isinstance(audio, str | os.PathLike) else audio
-        own = option_words(
-            channel=channel,
-            format=format,
-            output=output,
-            language=language,
-            task=task,
-            batch_size=batch_size,
-            storage=storage,
-        )
-        return run([model, *map(str, files), *own])
+        return run([model, *map(str, files), *option_words(**options)])

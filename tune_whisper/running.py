@@ -200,15 +200,17 @@ class _Shown:
         return content
 
     def take_lines(self, printed: Iterable[str]) -> None:
-        """Take in what the process prints; in a notebook it is shown by `draw`."""
+        """Take in what the process prints; in a notebook it is shown by `look`."""
         for line in printed:
             self.lines.append(line)
             self._printed += 1
             if self._prints:
                 print(line, end="", flush=True)
 
-    def read_log(self) -> None:
-        """Read what is new of the experiment's log, once there is one, where anybody wants to know."""
+    def look(self, *, ended: bool = False) -> None:
+        """Read what is new of the experiment's log, once there is one, where anybody wants to know; draw the one output
+        of a notebook's cell anew.
+        """
         if self._draw is None and self._on_trial_end is None:
             return
         if self._log is None and (begun := self.read()).get("folder"):
@@ -218,20 +220,6 @@ class _Shown:
             self._log = Log(ExperimentFolder(begun["experiment"], Path(begun["folder"])))
         if self._log is not None:
             self._log.read()
-
-    def tell(self) -> None:
-        """Call `on_trial_end` with each training that has ended since the last time, in this session."""
-        state = self._log.saved.state if self._log else None
-        session = state.session if state else None
-        if self._on_trial_end is None or state is None or session is None or session.began < self._since:
-            return
-        for run in (*state.records.all(), *state.repeats.all()):
-            if run.status != "running" and run.session == session.session and run.trial_id not in self._ended:
-                self._ended.add(run.trial_id)
-                self._on_trial_end(run)
-
-    def draw(self, *, ended: bool = False) -> None:
-        """Draw the one output of a notebook's cell anew, as the log was last read."""
         saved = self._log.saved if self._log else None
         known = (saved.state.events if saved else 0, self._printed)
         if self._draw is None or (known == self._drawn and not ended):
@@ -247,6 +235,17 @@ class _Shown:
                     entry["status"] = "running"
             table = small_table(entries)
         self._draw(progress_page(table, [*self.lines], ended=ended))
+
+    def tell(self) -> None:
+        """Call `on_trial_end` with each training that has ended since the last time, in this session."""
+        state = self._log.saved.state if self._log else None
+        session = state.session if state else None
+        if self._on_trial_end is None or state is None or session is None or session.began < self._since:
+            return
+        for run in (*state.records.all(), *state.repeats.all()):
+            if run.status != "running" and run.session == session.session and run.trial_id not in self._ended:
+                self._ended.add(run.trial_id)
+                self._on_trial_end(run)
 
 
 def _in_own_process(
@@ -273,9 +272,8 @@ def _in_own_process(
     reader.start()
     try:
         while process.poll() is None:
-            shown.read_log()
+            shown.look()
             shown.tell()
-            shown.draw()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_SECONDS)
     except BaseException:
@@ -286,8 +284,7 @@ def _in_own_process(
         if process.stdin is not None:
             process.stdin.close()
         reader.join(2)  # longer where a process that it left behind holds the pipe
-        shown.read_log()
-        shown.draw(ended=True)
+        shown.look(ended=True)
     shown.tell()
     answer = shown.read()
     if "interrupted" in answer:
