@@ -98,12 +98,12 @@ def nearest_folder(folder: Path) -> Path:
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
 
 
-def take_lock(file: IO[str] | int, *, shared: bool = False) -> bool:
+def take_lock(file: IO[str] | int) -> bool:
     """Wait for the lock on an open file, held until it is closed; false where the disk knows no locks.
 
     The kernel lets go of a lock when a process dies, however it dies, so nobody waits for the dead.
     """
-    return _lock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX) is not None
+    return _lock(file, fcntl.LOCK_EX) is not None
 
 
 def try_lock(file: IO[str] | int, *, shared: bool = False) -> bool | None:
@@ -134,7 +134,7 @@ def is_locked(path: Path) -> bool | None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, shared: bool = False) -> Iterator[bool]:
+def locked(path: Path) -> Iterator[bool]:
     """Hold the lock of a file, made with its folder where it is missing; false where the disk knows no locks.
 
     Who has waited for a file that was removed meanwhile makes a new one, as all who come later do.
@@ -146,7 +146,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[bool]:
         except FileNotFoundError:  # whoever made the folder has just removed it
             continue
         with file:
-            known = take_lock(file, shared=shared)
+            known = take_lock(file)
             if known and not _is_at(file, path):
                 continue
             yield known

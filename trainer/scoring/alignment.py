@@ -173,12 +173,10 @@ def pairs(pieces: Iterable[Piece]) -> Iterator[tuple[Kind, str, str]]:
             yield piece.kind, said, written
 
 
-def frequent_errors(
-    alignments: Sequence[Sequence[Piece]], most: int = 15
-) -> list[tuple[Kind, str, str, int]]:
-    """The errors made most often: kind, word said, word written, times; those made once are left out."""
+def frequent_errors(alignments: Sequence[Sequence[Piece]]) -> list[tuple[Kind, str, str, int]]:
+    """The 15 errors made most often: kind, word said, word written, times; those made once are left out."""
     counted: Counter[tuple[Kind, str, str]] = Counter(
         pair for pieces in alignments for pair in pairs(pieces) if pair[0] != "equal"
     )
     ranked = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
-    return [(*pair, times) for pair, times in ranked if times > 1][:most]
+    return [(*pair, times) for pair, times in ranked if times > 1][:15]
