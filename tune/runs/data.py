@@ -180,12 +180,10 @@ def prepare_features(
     say_notes(console, data.notes)
     kinds = data.splits["validation"].origins.kinds
     if base.task != TRANSLATE and any(kind.task == TRANSLATE for kind in kinds):
-        say_notes(
+        say(
             console,
-            [
-                "WARNING: clips to translate are measured by WER, like all others; --set task=translate measures "
-                "all by chrF"
-            ],
+            "warning: clips to translate are measured by WER, like all others; --set task=translate measures all by "
+            "chrF",
         )
     if note := unit_note(base):
         say(console, f"note: {note}")

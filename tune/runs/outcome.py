@@ -36,19 +36,18 @@ class Outcome:
         ]
 
 
-def print_gain(outcome: Outcome, console: Console) -> None:
-    """By how much the result is better than the base model, and how sure that is; nothing where it is not."""
+def print_measured(outcome: Outcome, console: Console) -> None:
+    """The result on the test split and by source, as far as there are any; by how much it is better than the base
+    model, and how sure that is.
+    """
+    if test := outcome.state.tested:
+        text = f"WER {objective_value(test.rates):6.2f} % (base {objective_value(test.baseline):.2f} %)"
+        console.print(f"test      {text}  on {test.rates['clips']:,.0f} held-out test clips")
+    _print_sources(outcome, console)
     analysis = Analysis(outcome.plan.experiment_folder, outcome.state, stage="finished", storage_option="")
     points, _, rest = analysis.gain_text.partition(" ")
     if points:
         say(console, f"gain      {points:>10} {rest}")
-
-
-def print_tested(outcome: Outcome, console: Console) -> None:
-    """The result on the test split, where that was measured."""
-    if test := outcome.state.tested:
-        text = f"WER {objective_value(test.rates):6.2f} % (base {objective_value(test.baseline):.2f} %)"
-        console.print(f"test      {text}  on {test.rates['clips']:,.0f} held-out test clips")
 
 
 def print_no_gain(state: SearchState, console: Console) -> None:
@@ -57,8 +56,7 @@ def print_no_gain(state: SearchState, console: Console) -> None:
         console.print(f"[yellow]{escape(line)}[/]", soft_wrap=True)
 
 
-def print_sources(outcome: Outcome, console: Console) -> None:
-    """The rates of each of the data's sources; nothing for data without."""
+def _print_sources(outcome: Outcome, console: Console) -> None:
     found = source_table(outcome.state, str(outcome.plan.base.language))
     if found is None:
         return

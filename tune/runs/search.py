@@ -42,7 +42,6 @@ from tune.search.finalists import describe_repeats
 from tune.search.guards import Guard
 from tune.search.records import Records, Trial
 from tune.search.scheduler import describe_rungs
-from tune.search.searcher import EarlierTrial
 from tune.tracking.sync import Sync
 from tune.util.console import ProgressBar, say, set_task
 from tune.workers.averages import Measured, measure_mean
@@ -153,7 +152,7 @@ def run_trials(session: Session) -> None:
     _say_what_a_trial_is(session)
     with _display(session, session.state.records, session.plan.options.trials, "trials") as display:
         clips, config = session.state.baseline.trial_clips, trial_config(session)
-        TrialRunner(session, config, _evaluation_ratio(session), clips).run_trials(_earlier(session), display)
+        TrialRunner(session, config, _evaluation_ratio(session), clips).run_trials(display)
 
 
 def run_repeats(session: Session) -> None:
@@ -194,14 +193,13 @@ def measure_test_split(session: Session) -> None:
     state = session.state
     if session.plan.is_training:
         chosen = TRIAL if state.records[TRIAL].status == "completed" else None
-        config = session.base
     else:
         chosen = state.chosen.run if state.chosen else None
-        config = session.base if chosen is None else session.base.replace(**state.run(chosen).config)
     known = state.held_out is not None and state.held_out.run == chosen
     if chosen is None or known or "test" not in session.data.splits or state.best() is None:
         return
-    found = measure_held_out(session, config, state.run(chosen))
+    run = state.run(chosen)
+    found = measure_held_out(session, session.base.replace(**run.config), run)
     if found is not None:
         rates, baseline = (finite(each.rates) for each in found)
         session.experiment.log.append(
@@ -213,12 +211,6 @@ def measure_test_split(session: Session) -> None:
                 baseline_sources=found[1].sources,
             )
         )
-
-
-def _earlier(session: Session) -> list[EarlierTrial]:
-    """Trials of the experiments that the search begins with, on its own scales."""
-    baseline, budget = objective_value(session.state.trial_base_rates), session.experiment.settings.rungs[-1]
-    return [trial for each in session.plan.warm_starts for trial in each.adapted(baseline, budget)]
 
 
 def _evaluation_ratio(session: Session) -> float:

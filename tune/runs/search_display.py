@@ -13,7 +13,7 @@ from rich.text import Text
 from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER, guards_line
-from tune.runs.outcome import Outcome, print_gain, print_no_gain, print_sources, print_tested
+from tune.runs.outcome import Outcome, print_measured, print_no_gain
 from tune.search.finalists import Verdict, describe_lowest
 from tune.search.records import Records, Trial, listed, role_of, trial_order
 from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
@@ -224,9 +224,7 @@ def _print_result(outcome: Outcome, best: Trial, console: Console) -> None:
             say(console, f"verdict   trial {verdict.describe()}")
     where = "" if baseline == objective_value(outcome.state.base_rates) else ", measured like the trials"
     say(console, f"baseline  WER {baseline:6.2f} %  {outcome.plan.base.model} before fine-tuning{where}")
-    print_tested(outcome, console)
-    print_sources(outcome, console)
-    print_gain(outcome, console)
+    print_measured(outcome, console)
     if guards := guards_line(outcome.state):
         say(console, f"guards    {guards}")
     if best.members:

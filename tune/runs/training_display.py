@@ -13,7 +13,7 @@ from rich.markup import escape
 from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.options import TRIAL
-from tune.runs.outcome import Outcome, print_gain, print_no_gain, print_sources, print_tested
+from tune.runs.outcome import Outcome, print_measured, print_no_gain
 from tune.search.records import Trial
 from tune.util.console import LiveDisplay, clock, say, short_path, short_value
 from tune.util.errors import error_line
@@ -102,9 +102,7 @@ def print_training_summary(outcome: Outcome, console: Console) -> None:
         )
     say(console, f"before    WER {baseline:6.2f} %  {plan.base.model} before fine-tuning")
     console.print(f"[bold]after     WER {record.best_value:6.2f} %  {escape(settings)}[/]", soft_wrap=True)
-    print_tested(outcome, console)
-    print_sources(outcome, console)
-    print_gain(outcome, console)
+    print_measured(outcome, console)
     say(console, f"results   {plan.where}/{RESULTS_FILE}")
     say(console, f"compare   tune-whisper ui {name}{storage}")
     say(console, f"export    tune-whisper export {name} --output my-model{storage}")

@@ -47,9 +47,10 @@ def training_settings(
     """
     from trainer.config_file import read_config_file
 
-    taken, values, notes = None, dict[str, Any](), list[str]()
+    found = TrainingSettings(settings={}, notes=[], taken=None)
     if origin is not None:
-        taken, values, notes = _taken(origin, trial, on)
+        found = _taken(origin, trial, on)
+    values, notes = found.settings, found.notes
     given = read_config_file(config) if config is not None else {}
     if "output_dir" in given:
         notes.append(f"note: output_dir of {config} is not used; --storage and --name say where it goes")
@@ -74,7 +75,7 @@ def training_settings(
             notes.append(
                 f"note: {', '.join(other)} differs from {which}, so the splits kept there are not used"
             )
-    return TrainingSettings(settings=settings, notes=notes, taken=taken)
+    return dataclasses.replace(found, settings=settings)
 
 
 def notes_on_taken(asked: Mapping[str, Any], origin: str, taken: TrainConfig, base: TrainConfig) -> list[str]:
@@ -100,10 +101,7 @@ def notes_on_taken(asked: Mapping[str, Any], origin: str, taken: TrainConfig, ba
     return notes
 
 
-def _taken(
-    origin: Experiment, trial: str | None, on: str | None
-) -> tuple[TrainConfig, dict[str, Any], list[str]]:
-    """All settings of a trial, those of them that are taken, and notes."""
+def _taken(origin: Experiment, trial: str | None, on: str | None) -> TrainingSettings:
     trials = origin.state.records
     best = origin.state.best() or trials.best()  # its weights may be gone: settings are all that is taken
     wanted = None if best is None else trial_of(best.trial_id)
@@ -123,7 +121,7 @@ def _taken(
         run = best if best is not None and trial_of(best.trial_id) == wanted else trials[wanted]
         more, notes = _on_both(origin, run, on)
         values |= more
-    return trained, values, notes
+    return TrainingSettings(settings=values, notes=notes, taken=trained)
 
 
 def _on_both(origin: Experiment, run: Trial, on: str) -> tuple[dict[str, Any], list[str]]:

@@ -7,7 +7,7 @@ import functools
 import logging
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import ray.tune
 from rich.markup import escape
@@ -15,7 +15,6 @@ from rich.markup import escape
 from trainer.config import TrainConfig
 from trainer.scoring.objectives import objective_value
 from tune.cluster.progress_channel import ProgressReader
-from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, head_watched, joined_address
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import FinalRoundPlanned, TrialsOver
@@ -29,7 +28,7 @@ from tune.runs.session import Session
 from tune.search.budgets import Spent, final_round_cost, reached
 from tune.search.finalists import objective_interval
 from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
-from tune.search.searcher import EarlierTrial, Repeater, Searcher, Source
+from tune.search.searcher import Repeater, Searcher, Source
 from tune.util.errors import ResourceError, error_line
 from tune.workers.trainable import make_trainable
 
@@ -50,12 +49,13 @@ class TrialRunner:
     _upper_ends: dict[str, float | None] = dataclasses.field(default_factory=dict)
     """By the checkpoint."""
 
-    def run_trials(self, earlier: Sequence[EarlierTrial], display: SearchDisplay) -> None:
+    def run_trials(self, display: SearchDisplay) -> None:
         """Run all trials that have not ended yet; the log tells what comes of them, and what ended them."""
         plan, log, state = self.session.plan, self.session.experiment.log, self.session.state
         records = state.records
         rates, rungs = state.trial_base_rates, self.session.experiment.settings.rungs
-        judge = Judge(plan.space.scheduler, rungs, records, objective_value(rates), rates.get("loss"))
+        baseline = objective_value(rates)
+        judge = Judge(plan.space.scheduler, rungs, records, baseline, rates.get("loss"))
         left = plan.options.trials - sum(record.status != "running" for record in records.all())
         searcher = None
         if left:
@@ -66,7 +66,7 @@ class TrialRunner:
                 records=records,
                 capacity=self._capacity,
                 proposed=callback.proposed,
-                earlier=earlier,
+                earlier=[trial for each in plan.warm_starts for trial in each.adapted(baseline, rungs[-1])],
                 shared=self.session.experiment.shared,
                 budget=state.budget_of,
             )
@@ -220,23 +220,19 @@ class TrialRunner:
 
     @functools.cached_property
     def _capacity(self) -> Callable[[], int]:
-        return _capacity(self.session.resources, self.session.plan.options.max_concurrent)
+        """Trials that the cluster can run now; nodes are counted anew every few seconds, as they come and go."""
+        most, counted = self.session.plan.options.max_concurrent, (-_COUNT_SECONDS, 0)
+
+        def capacity() -> int:
+            nonlocal counted
+            if time.monotonic() - counted[0] >= _COUNT_SECONDS:
+                counted = time.monotonic(), self.session.resources.fitting(alive_nodes())
+            return max(1, min(counted[1], most or counted[1]))
+
+        return capacity
 
 
 def folder_suffix(experiment: OpenExperiment) -> str:
     """What follows a trial's number in its folder's name: another for each session, as Ray counts anew."""
     session = experiment.state.session
     return "" if session is None or session.session == 1 else f"-{session.session}"
-
-
-def _capacity(resources: TrialResources, most: int | None) -> Callable[[], int]:
-    """Trials that the cluster can run now; nodes are counted anew every few seconds, as they come and go."""
-    counted: tuple[float, int] = (-_COUNT_SECONDS, 0)
-
-    def capacity() -> int:
-        nonlocal counted
-        if time.monotonic() - counted[0] >= _COUNT_SECONDS:
-            counted = time.monotonic(), resources.fitting(alive_nodes())
-        return max(1, min(counted[1], most or counted[1]))
-
-    return capacity
