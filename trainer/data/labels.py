@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from trainer.config import TrainConfig
 from trainer.data.clip import Clip
@@ -22,44 +22,29 @@ TOO_LONG_TEXT = "too_long_text"
 """The only reason for a drop that depends on how texts are written."""
 
 
+_TOKENS = pa.large_list(pa.int32())
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Labels:
-    """Labels of the clips whose texts are not too long, as flat arrays, which processes share at no cost."""
+    """Labels of the clips whose texts are not too long, as arrays, which processes share at no cost."""
 
-    rows: np.ndarray
+    rows: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
     """int32 (clips,): positions of these clips among all that were given."""
-    tokens: np.ndarray
-    """int32: token ids of one clip after the other, with the prefix (start, language, task, no timestamps) and the end
-    token."""
-    offsets: np.ndarray
-    """int64 (clips + 1,): where in `tokens` each clip begins."""
+    tokens: pa.LargeListArray = dataclasses.field(default_factory=lambda: pa.array([], _TOKENS))
+    """int32 ids of each clip, with the prefix (start, language, task, no timestamps) and the end token."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    @classmethod
-    def none(cls) -> Labels:
-        return cls(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(1, np.int64))
-
     def of(self, i: int) -> np.ndarray:
         """int32: token ids of clip `i`."""
-        tokens: np.ndarray = self.tokens[self.offsets[i] : self.offsets[i + 1]]
+        tokens: np.ndarray = self.tokens[i].values.to_numpy()
         return tokens
 
-    def lengths(self) -> np.ndarray:
-        """int64 (clips,): tokens of each clip."""
-        return np.diff(self.offsets)
-
-    def only(self, clips: Sequence[int]) -> Labels:
+    def only(self, clips: Sequence[int] | np.ndarray) -> Labels:
         chosen = np.asarray(clips, np.int64)
-        tokens = [self.of(clip) for clip in clips]
-        return Labels(
-            self.rows[chosen], np.concatenate(tokens or [self.tokens[:0]]), _offsets(self.lengths()[chosen])
-        )
-
-
-def _offsets(lengths: Any) -> np.ndarray:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+        return Labels(self.rows[chosen], self.tokens.take(chosen))
 
 
 _AT_ONCE = 2_000
@@ -80,8 +65,7 @@ def make_labels(
     # Whisper's vocabulary has words with the space in front of them.
     leads = [" " * (own.leading_space and own.written_language not in WITHOUT_SPACES) for own in configs]
     usual = prefix_tokens(config, processor)
-    empty = np.zeros(0, np.int32)
-    rows, tokens, all_lengths, drops = [empty], [empty], [np.zeros(0, np.int64)], list[Drop]()
+    kept, drops = [Labels()], list[Drop]()
     for start in range(0, len(texts), _AT_ONCE):
         some = texts[start : start + _AT_ONCE]
         kinds = origins.numbers[start : start + _AT_ONCE].tolist() if origins else [0] * len(some)
@@ -96,16 +80,12 @@ def make_labels(
             for text, kind in zip(map(str, some), kinds, strict=True)
         ]
         # `<|endoftext|>` in a text is text, not the end.
-        encoded = processor.tokenizer(targets, split_special_tokens=True).input_ids
-        for ids, kind in zip(encoded, kinds, strict=True) if prefixes != [usual] else ():
+        tokens = processor.tokenizer(targets, split_special_tokens=True).input_ids
+        for ids, kind in zip(tokens, kinds, strict=True) if prefixes != [usual] else ():
             ids[: len(usual)] = prefixes[kind]
-        lengths = np.fromiter(map(len, encoded), np.int64)
-        fits = np.flatnonzero(lengths <= longest)
-        rows.append((start + fits).astype(np.int32))
-        tokens.append(
-            np.fromiter(itertools.chain.from_iterable(encoded[row] for row in fits.tolist()), np.int32)
-        )
-        all_lengths.append(lengths[fits])
+        lengths = np.fromiter(map(len, tokens), np.int64)
+        rows = np.arange(start, start + len(some), dtype=np.int32)
+        kept.append(Labels(rows, pa.array(tokens, _TOKENS)).only(np.flatnonzero(lengths <= longest)))
         drops += [
             Drop(
                 split,
@@ -115,7 +95,8 @@ def make_labels(
             )
             for row in np.flatnonzero(lengths > longest).tolist()
         ]
-    return Labels(np.concatenate(rows), np.concatenate(tokens), _offsets(np.concatenate(all_lengths))), drops
+    rows = np.concatenate([one.rows for one in kept])
+    return Labels(rows, pa.concat_arrays([one.tokens for one in kept])), drops
 
 
 def check_languages(config: TrainConfig, clips: Iterable[Clip], processor: Processor) -> None:

@@ -185,7 +185,7 @@ class PreparedSplit:
         return None if (weights == 1).all() else weights
 
     def n_tokens(self, i: int) -> int:
-        return int(self.all_labels.offsets[i + 1] - self.all_labels.offsets[i])
+        return len(self.all_labels.tokens[i])
 
     def digest(self) -> str:
         """Tells these clips and texts, in their order, from others, wherever the files are: by name, text, length, and
@@ -350,7 +350,7 @@ def find_features(
     for role, clips in table.splits.items():
         index, dropped = read_index(folder, role)
         index["origin"] = Origins.of([clips[position] for position in index["position"].tolist()])
-        splits[role] = PreparedSplit(folder, role, int(extractor.feature_size), index, Labels.none())
+        splits[role] = PreparedSplit(folder, role, int(extractor.feature_size), index, Labels())
         drops += dropped
         cancelled += int(index["cancelled"].sum())
     drops += table.drops

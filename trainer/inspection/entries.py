@@ -120,8 +120,8 @@ def find_left_out(
             labels, longer = make_labels(
                 config, limits.processor, limits.max_tokens, split=split, index=index
             )
-            for row, tokens in zip(labels.rows.tolist(), labels.lengths().tolist(), strict=True):
-                usable[row].tokens = tokens
+            for row, tokens in zip(labels.rows.tolist(), labels.tokens, strict=True):
+                usable[row].tokens = len(tokens)
             left[split] -= len(longer)
             too_long += longer
     drops = [*unusable, *table.drops, *too_long]

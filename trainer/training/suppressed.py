@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow.compute as pc
 
 from trainer.config import TrainConfig
 from trainer.model.pretrained import load_generation_config
@@ -34,11 +35,12 @@ def allow_label_tokens(
     """
     if config.keep_suppress_tokens:
         return []
-    labels = data.splits["validation" if data.stream is not None else "train"].all_labels
+    labels = data.splits["validation" if data.stream is not None else "train"].all_labels.tokens
     # Below the end token all are text; language and task, on the lists as well, are never written but given.
     end = processor.tokenizer.eos_token_id
-    taught = np.intersect1d(generation.suppress_tokens or [], labels.tokens[labels.tokens < end])
-    first = np.unique(labels.tokens[labels.offsets[:-1] + len(processor.tokenizer.prefix_tokens)])
+    tokens = labels.flatten().to_numpy()
+    taught = np.intersect1d(generation.suppress_tokens or [], tokens[tokens < end])
+    first = pc.list_element(labels, len(processor.tokenizer.prefix_tokens)).to_numpy()
     # The end itself comes first where nothing is said (`empty_text=keep`).
     taken = set[int]()
     for name, allowed in (("suppress_tokens", taught), ("begin_suppress_tokens", first[first <= end])):
