@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
 
 from trainer.data.audio import AudioError, AudioSource, DecodedAudio, decode_each
 from trainer.data.clip import Clip
 from trainer.errors import DataError
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -49,10 +49,6 @@ def over_clips(
         for source, decoded in decode_each((clip.source() for clip in clips), max_seconds=max_seconds):
             yield compute(source, decoded)
         return
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-
     size = workers or _cores()
     # A forked copy of a process that has run torch may wait for ever for a lock of a thread that it has not.
     pool = ProcessPoolExecutor(size, multiprocessing.get_context("spawn"), _begin)
@@ -80,8 +76,6 @@ def check_main_guard() -> None:
     Raises:
         DataError: the script has no main guard.
     """
-    import multiprocessing
-
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # as Python's own check reads it
         raise DataError('a script needs `if __name__ == "__main__":` above what trains: processes import it')
 
@@ -99,8 +93,6 @@ def _begin() -> None:
 
     It would wait for work for ever, for each of them holds the pipe open on which the others would see the end.
     """
-    import multiprocessing
-
     parent = multiprocessing.parent_process()
     assert parent is not None
 
