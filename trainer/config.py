@@ -439,24 +439,17 @@ def field_docs(settings: type) -> dict[str, str]:
     }
 
 
-def field_type(name: str) -> tuple[type, tuple[Any, ...], bool]:
-    """The plain type of a field, its allowed values (empty: any) and whether `None` is allowed."""
+def field_type(name: str) -> tuple[type, tuple[str, ...], bool]:
+    """The plain type of a field, the words that it may hold (of text those alone, if there are any), and whether it may
+    be `None`.
+    """
     hint = _HINTS[name]
-    optional = False
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        optional = True
-        hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
-    if typing.get_origin(hint) is Literal:
-        return str, typing.get_args(hint), optional
-    return hint, (), optional
-
-
-def field_words(name: str) -> tuple[str, ...]:
-    """Words that a field of numbers may hold instead of one."""
-    members = typing.get_args(_HINTS[name])
-    return tuple(
-        word for member in members if typing.get_origin(member) is Literal for word in typing.get_args(member)
-    )
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    members = typing.get_args(hint) if union else (hint,)
+    literals = [member for member in members if typing.get_origin(member) is Literal]
+    kinds = [member for member in members if member not in (*literals, types.NoneType)]
+    words = tuple(word for literal in literals for word in typing.get_args(literal))
+    return kinds[0] if kinds else str, words, types.NoneType in members
 
 
 def check_value(name: str, value: Any) -> Any:
@@ -465,15 +458,15 @@ def check_value(name: str, value: Any) -> Any:
     Raises:
         ConfigError: the value has the wrong type or is out of range; the message says what is allowed.
     """
-    kind, allowed, optional = field_type(name)
+    kind, words, optional = field_type(name)
     if (value is None and optional) or (name in AUTOMATIC and value == "auto"):
         return None
     if name == "evaluate_at":
         return _check_increasing(name, value)
-    if value in field_words(name):
+    if value in words:
         return value
     converted = convert(kind, value)
-    if converted is None or (allowed and converted not in allowed) or not in_bounds(name, converted):
+    if converted is None or (kind is str and words) or not in_bounds(name, converted):
         raise ConfigError(f"{name}={value!r}: must be {describe_field(name)}")
     if name == "language":
         return resolve_language(converted)
@@ -506,11 +499,12 @@ def _check_increasing(name: str, value: Any) -> tuple[int, ...]:
 
 def describe_field(name: str) -> str:
     """What the field allows, in words: `a whole number of at least 1`."""
-    kind, allowed, optional = field_type(name)
+    kind, words, optional = field_type(name)
     if name == "evaluate_at":
         text = "a list of increasing whole numbers of at least 1"
-    elif allowed:
-        text = "one of " + ", ".join(allowed)
+    elif kind is str and words:
+        text = f"one of {', '.join(words)}"
+        words = ()
     elif kind is bool:
         text = "true or false"
     elif kind is str:
@@ -524,7 +518,7 @@ def describe_field(name: str) -> str:
             text += f" from {low} to {high}"
         elif low is not None:
             text += f" of at least {low}"
-    others = [*field_words(name), *(["auto"] if name in AUTOMATIC else []), *(["null"] if optional else [])]
+    others = [*words, *(["auto"] if name in AUTOMATIC else []), *(["null"] if optional else [])]
     return " or ".join([", ".join([text, *others[:-1]]), *others[-1:]])
 
 

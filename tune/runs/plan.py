@@ -443,7 +443,7 @@ def _command(plan: Plan) -> str:
         field.name: value
         for field in dataclasses.fields(options)
         if (value := getattr(options, field.name)) != getattr(usual, field.name)
-        and field.name not in ("space", "settings", "budgets", "guard")
+        and field.name not in ("space", "settings", "trials", "budgets", "guard")
     }
     budgets = options.budgets
     if not options.n_finalists:
@@ -456,7 +456,7 @@ def _command(plan: Plan) -> str:
     words = option_words(
         space=plan.folder / SPACE_FILE,
         trials=options.trials,
-        **{name: value for name, value in given.items() if name != "trials"},
+        **given,
         time_budget=None if budgets.seconds is None else describe_duration(budgets.seconds),
         gpu_hours=budgets.gpu_hours,
         target_wer=budgets.target_wer,
