@@ -56,14 +56,29 @@ class SearchDisplay(LiveDisplay):
         """How far the search is: trials ended, best so far, time left."""
         trials, best = self._records.all(), self._records.best()
         ended = sum(trial.status != "running" for trial in trials)
-        elapsed = time.monotonic() - self._started
-        left = time_left(self._records, self._n_trials, self._budget_of, elapsed, self._seen)
+        left = self._seconds_left()
         parts = [f"{ended}/{self._n_trials} {self._noun} ended"]
         if best and best.best_value is not None:
             parts.append(f"best WER {best.best_value:.2f} % (trial {best.trial_id}), {self._baseline}")
         if left is not None and ended < self._n_trials:
             parts.append(f"about {clock(left)} left")
         return parts
+
+    def _seconds_left(self) -> float | None:
+        """That the rest of the search may take, from the samples seen so far; None before the first.
+
+        Trials to come are taken to need what those that ended needed on average (the full budget before any ended),
+        running ones to go to the end.
+        """
+        trials, elapsed = self._records.all(), time.monotonic() - self._started
+        seen = sum(trial.samples_now for trial in trials) - self._seen
+        if seen <= 0 or elapsed <= 0:
+            return None
+        ended = [trial for trial in trials if trial.status != "running"]
+        counted = [trial.samples_now for trial in ended] or [self._budget_of(trial) for trial in trials]
+        to_come = (self._n_trials - len(trials)) * sum(counted) / len(counted)
+        running = sum(max(0, self._budget_of(trial) - trial.samples_now) for trial in self._records.running())
+        return (to_come + running) * elapsed / seen
 
     def running(self) -> list[str]:
         """Where each running trial stands; all in one line where there are many."""
@@ -130,28 +145,6 @@ def trial_table(trials: list[Trial], best: Trial | None) -> Table:
             style="bold" if chosen else None,
         )
     return table
-
-
-def time_left(
-    records: Records, n_trials: int, budget_of: Callable[[Trial], int], elapsed: float, before: int = 0
-) -> float | None:
-    """Seconds that the rest of the search may take, from the samples seen so far; None before the first.
-
-    `before` of them had been seen when `elapsed` began.
-
-    Trials to come are taken to need what those that ended needed on average (the full budget before any ended),
-    running ones to go to the end.
-    """
-    trials = records.all()
-    seen = sum(trial.samples_now for trial in trials) - before
-    if seen <= 0 or elapsed <= 0:
-        return None
-    ended = [trial for trial in trials if trial.status != "running"]
-    counted = [trial.samples_now for trial in ended] or [budget_of(trial) for trial in trials]
-    expected = sum(counted) / len(counted)
-    to_come = (n_trials - len(trials)) * expected
-    running = sum(max(0, budget_of(trial) - trial.samples_now) for trial in records.running())
-    return (to_come + running) * elapsed / seen
 
 
 def print_summary(outcome: Outcome, console: Console) -> None:
