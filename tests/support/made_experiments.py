@@ -26,7 +26,6 @@ from tune.experiments.events import (
     Entry,
     Evaluated,
     Event,
-    FinalRoundPlanned,
     Prepared,
     ResultsWritten,
     SearchEnded,
@@ -465,8 +464,5 @@ def _repeat(made: MadeLog, trials: Mapping[str, MadeTrial], repeats: Mapping[str
         for seed, wer in enumerate(ends, start=1):
             wers = [each - trials[name].wers[-1] + wer for each in trials[name].wers]
             found[f"{name}-r{seed}"] = made_trial(0, wers, config={**trials[name].config, "seed": seed})
-    if found:
-        configs = {name: repeat.config for name, repeat in found.items()}
-        made.append(FinalRoundPlanned(finalists=list(repeats), repeats=configs))
     for name, repeat in found.items():
         _add(made, name, repeat)

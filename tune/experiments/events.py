@@ -222,16 +222,6 @@ class TrialsOver(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FinalRoundPlanned(Event):
-    """The best trials are trained again with other seeds."""
-
-    decision = True
-    finalists: list[str]
-    repeats: dict[str, dict[str, Any]]
-    """Settings of every repeat by its name, as `005-r1`."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class FinalistsCompared(Event):
     """What the repeats came to."""
 

@@ -17,7 +17,6 @@ from tune.experiments.events import (
     Event,
     ExportChosen,
     FinalistsCompared,
-    FinalRoundPlanned,
     GuardMeasured,
     GuardsJudged,
     HeldOutMeasured,
@@ -33,7 +32,7 @@ from tune.experiments.events import (
     TrialStarted,
 )
 from tune.experiments.options import SearchOptions
-from tune.search.finalists import DEFAULT_COUNT, Verdict, choose_finalists
+from tune.search.finalists import DEFAULT_COUNT, Verdict, choose_finalists, repeat_settings
 from tune.search.guards import Guard
 from tune.search.records import Records, Trial, TrialOutcome, rank, role_of, trial_of
 
@@ -58,7 +57,6 @@ class SearchState:
         self.averages = Records()
         """Means of the weights of a winner's repeats."""
         self._by_role = {"trial": self.records, "repeat": self.repeats, "average": self.averages}
-        self.final_round: FinalRoundPlanned | None = None
         self.cut: TrialsOver | None = None
         """What cut the final round short in this session."""
         self.compared: FinalistsCompared | None = None
@@ -178,16 +176,22 @@ class SearchState:
         return self.over is not None and self.over.reason == "failures"
 
     @property
+    def wanted_repeats(self) -> dict[str, dict[str, Any]]:
+        """Settings of the finalists' repeats by name, as `005-r1`, also of those that have ended; none while trials are
+        left.
+        """
+        if self.prepared is None or self.failed or (self.over is None and not self.all_ended):
+            return {}
+        finalists, seed = self.finalists(self.options.n_finalists), self.prepared.train_config["seed"]
+        begun = {run.trial_id: run.config for run in self.repeats.all()}
+        wanted = repeat_settings(finalists, self.options.repeats, seed)
+        return {name: begun.get(name, config) for name, config in wanted.items()}
+
+    @property
     def open_repeats(self) -> list[str]:
         """The repeats that are left; none while trials are."""
-        if self.failed or (self.over is None and not self.all_ended):
-            return []
-        wanted = [
-            f"{trial.trial_id}-r{number}"
-            for number in range(1, self.options.repeats + 1)
-            for trial in self.finalists(self.options.n_finalists)
-        ]
-        return [name for name in wanted if name not in self.repeats or self.repeats[name].status == "running"]
+        ended = {run.trial_id for run in self.repeats.all() if run.status != "running"}
+        return [name for name in self.wanted_repeats if name not in ended]
 
     @property
     def averaged(self) -> list[Trial]:
@@ -369,7 +373,6 @@ class SearchState:
 _KEPT: dict[type[Any], str] = {
     Prepared: "prepared",
     SpaceChanged: "space_changed",
-    FinalRoundPlanned: "final_round",
     FinalistsCompared: "compared",
     GuardsJudged: "guards_judged",
     ExportChosen: "chosen",
@@ -390,8 +393,6 @@ def _fold(event: Event, state: SearchState, now: float) -> None:
             setattr(state, "cut" if final else "over", event)
         case TrialStarted() | Evaluated() | CheckpointSaved() | TrialRecovered() | TrialEnded():
             _fold_run(event, state.run(event.trial_id), state, now)
-        case FinalRoundPlanned():
-            state.compared = state.guards_judged = None
         case FinalistsCompared():
             state.guards_judged = None
         case GuardMeasured():

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from trainer.training.checkpoints import CONFIG_FILE, UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import ExportChosen, FinalistsCompared, FinalRoundPlanned
+from tune.experiments.events import ExportChosen, FinalistsCompared
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.results import clips_of
-from tune.search.finalists import Repeat, judge_finalists, repeat_settings
+from tune.search.finalists import Repeat, judge_finalists
 from tune.search.records import Trial, trial_of
 from tune.util.cloud_errors import cloud_errors
 
@@ -27,32 +27,6 @@ _KEPT_FILES = (UTTERANCES_FILE, CONFIG_FILE)
 """What stays of a checkpoint without its weights: finalists of a search that goes on are compared by it."""
 
 
-def plan_final_round(experiment: OpenExperiment, seed: int) -> FinalRoundPlanned | None:
-    """Write down which trials are trained again, once the trials are over; None where none is.
-
-    Args:
-        experiment: its session says how many, and how often.
-        seed: with which the trials were trained, which no repeat gets.
-    """
-    state = experiment.log.state
-    asked = state.options
-    if not asked.n_finalists or state.over is None or state.failed:
-        return None
-    if state.verdict is not None and not state.open_repeats:
-        return state.final_round  # nothing has changed since they were compared
-    finalists = state.finalists(asked.n_finalists)
-    wanted = repeat_settings(finalists, asked.repeats, seed)
-    if not wanted:
-        return None
-    names = [trial.trial_id for trial in finalists]
-    known = state.final_round.repeats if state.final_round else {}
-    if state.final_round is None or state.final_round.finalists != names or wanted.keys() - known.keys():
-        # What was trained for an earlier round stays known.
-        begun = {name: config for name, config in known.items() if name in state.repeats}
-        experiment.log.append(FinalRoundPlanned(finalists=names, repeats={**wanted, **begun}))
-    return state.final_round
-
-
 def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> None:
     """Compare the finalists, choose the run that is exported, and drop the weights of the others; again as often.
 
@@ -61,7 +35,7 @@ def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> Non
     Args:
         experiment: its trials are over.
     """
-    log, state = experiment.log, experiment.log.state
+    state = experiment.state
     if not compare(experiment) or state.open_repeats or state.something_is_measured:
         return
     best = state.best()
@@ -69,17 +43,19 @@ def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> Non
         return
     chosen = _choice(state, best)
     if chosen != state.chosen or state.superfluous(chosen):
-        log.append(chosen)
+        experiment.log.append(chosen)
     remove_dropped(experiment, say)
 
 
 def compare(experiment: OpenExperiment) -> bool:
     """Compare the finalists where there were any; whether the trials are over, and not by failures."""
-    log, state = experiment.log, experiment.log.state
+    state = experiment.state
     if state.over is None or (state.end is not None and state.end.reason == "failures"):
         return False
-    if state.final_round is not None and state.compared is None and state.options.n_finalists:
-        log.append(compare_finalists(state, CheckpointFiles(experiment.folder)))
+    if state.options.n_finalists and state.verdict is None:
+        found = compare_finalists(state, CheckpointFiles(experiment.folder))
+        if found is not None and found != state.compared:
+            experiment.log.append(found)
     return True
 
 
@@ -89,8 +65,7 @@ def _choice(state: SearchState, best: Trial) -> ExportChosen:
         losers = {score.trial_id for score in verdict.scores} - {verdict.winner}
         return ExportChosen(run=best.trial_id, losers=sorted(state.losers | losers))
     # Finalists that could not be compared all keep their weights.
-    wanted = state.options.n_finalists and state.final_round and state.compared
-    finalists = list(state.final_round.finalists) if wanted and state.final_round else []
+    finalists = [trial.trial_id for trial in state.finalists(state.options.n_finalists) if state.compared]
     if state.chosen is not None and finalists:  # nor does the winner of an earlier round lose them so
         finalists.append(trial_of(state.chosen.run))
     keep = [
@@ -104,7 +79,7 @@ def _choice(state: SearchState, best: Trial) -> ExportChosen:
 def remove_dropped(experiment: OpenExperiment, say: Callable[[str], None]) -> None:
     """Remove the weights that the log says to be dropped, also what a killed process had left of that."""
     files = CheckpointFiles(experiment.folder)
-    dropped = [run for run in experiment.log.state.runs if run.weights_dropped and run.checkpoint]
+    dropped = [run for run in experiment.state.runs if run.weights_dropped and run.checkpoint]
     try:
         if dropped:
             experiment.before_deletion()
@@ -114,9 +89,9 @@ def remove_dropped(experiment: OpenExperiment, say: Callable[[str], None]) -> No
         say(f"warning: the weights of other trials were not deleted: {error}")
 
 
-def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCompared:
-    """What the repeats that came to an end say. There is no verdict while a finalist has none."""
-    names = list(state.final_round.finalists) if state.final_round else []
+def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCompared | None:
+    """What the repeats that came to an end say; None without finalists. There is no verdict while one has none."""
+    names = [trial.trial_id for trial in state.finalists(state.options.n_finalists)]
     # The winner of an earlier round defends its place.
     champion = trial_of(state.chosen.run) if state.chosen else None
     contenders = [*names, *([champion] if champion and champion not in names else [])]
@@ -131,7 +106,7 @@ def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCo
     if without:
         who = f"trial {without[0]} has" if len(without) == 1 else f"trials {', '.join(without)} have"
         return FinalistsCompared(verdict=None, text=f"{who} no repeat that was completed")
-    return FinalistsCompared(verdict=judge_finalists(found) if found else None)
+    return FinalistsCompared(verdict=judge_finalists(found)) if found else None
 
 
 def remove_unnamed_checkpoints(
@@ -141,7 +116,7 @@ def remove_unnamed_checkpoints(
 
     In an object store, where another machine may still write, they are kept aside unless all has `ended`.
     """
-    known = {path for run in experiment.log.state.runs for path in run.checkpoints}
+    known = {path for run in experiment.state.runs for path in run.checkpoints}
     try:
         experiment.before_deletion()
         CheckpointFiles(experiment.folder).remove_unnamed(known, remove=ended or not experiment.folder.remote)

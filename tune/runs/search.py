@@ -26,7 +26,6 @@ from tune.runs.data import guard_config, what_clips_show
 from tune.runs.final_round import (
     choose_export,
     compare,
-    plan_final_round,
     remove_dropped,
     remove_unnamed_checkpoints,
 )
@@ -157,11 +156,12 @@ def run_trials(session: Session) -> None:
 
 def run_repeats(session: Session) -> None:
     """The repeats of the best trials, where any are asked for and left."""
-    planned = plan_final_round(session.experiment, session.plan.base.seed)
-    if planned is not None and session.state.open_repeats:
-        session.say(f"\n{describe_repeats(planned.repeats)}\n")
-        with _display(session, session.state.repeats, len(planned.repeats), "repeats") as display:
-            TrialRunner(session, session.base, 1.0).run_repeats(planned, display)
+    state = session.state
+    if state.open_repeats:
+        session.say(f"\n{describe_repeats(state.wanted_repeats)}\n")
+        every = {*state.wanted_repeats, *(run.trial_id for run in state.repeats.all())}
+        with _display(session, state.repeats, len(every), "repeats") as display:
+            TrialRunner(session, session.base, 1.0).run_repeats(display)
 
 
 def measure_models(session: Session) -> None:

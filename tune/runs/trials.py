@@ -17,7 +17,7 @@ from trainer.scoring.objectives import objective_value
 from tune.cluster.progress_channel import ProgressReader
 from tune.cluster.session import alive_nodes, head_watched, joined_address
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import FinalRoundPlanned, TrialsOver
+from tune.experiments.events import TrialsOver
 from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.results import clips_of
@@ -77,14 +77,13 @@ class TrialRunner:
             text = f"all {len(records)} different settings of the space were tried"
             log.append(TrialsOver(reason="space", text=text))
 
-    def run_repeats(self, planned: FinalRoundPlanned, display: SearchDisplay) -> None:
+    def run_repeats(self, display: SearchDisplay) -> None:
         """Run the repeats that are left, none stopped early; the log tells what comes of them, and what cut them."""
-        records, left = self.session.state.repeats, self.session.state.open_repeats
+        state, records = self.session.state, self.session.state.repeats
         judge = Judge(NEVER_STOP, self.config.evaluate_at or (), records)
         callback = SearchCallback(self.config, self.session, records, judge, display)
-        settings = {name: planned.repeats[name] for name in left}
-        searcher = Repeater(settings, records, self._capacity, callback.proposed)
-        self._run(len(left), callback, searcher, self.final_round_cut)
+        searcher = Repeater(state.wanted_repeats, records, self._capacity, callback.proposed)
+        self._run(len(state.open_repeats), callback, searcher, self.final_round_cut)
 
     def trials_over(self, now: float) -> TrialsOver | None:
         """What ends the trials, with the finalists' share kept back; `now` in seconds since the epoch."""

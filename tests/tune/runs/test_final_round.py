@@ -17,7 +17,7 @@ from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
 from tune.experiments.log import read_log
 from tune.runs.candidates import measure_average
-from tune.runs.final_round import compare, plan_final_round
+from tune.runs.final_round import compare
 from tune.runs.finish import find_finished, finish
 from tune.runs.resume import resume
 from tune.runs.session import check_same_data, session_started
@@ -78,9 +78,8 @@ class Search:
         return self.experiment.log.state
 
     def trials_over(self, reason: Any = None) -> list[str]:
-        """The trials are over; the repeats that are planned then."""
+        """The trials are over; the repeats that are left then."""
         self.experiment.log.append(TrialsOver(reason=reason))
-        plan_final_round(self.experiment, 0)
         return list(self.state.open_repeats)
 
     def end(self, cut: Any = None) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from tune.experiments.events import (
     Entry,
     Event,
     FinalistsCompared,
-    FinalRoundPlanned,
     HeldOutMeasured,
     TrialEnded,
     TrialProposed,
@@ -118,7 +117,7 @@ def test_where_repeats_fail_it_shows_the_first_error(tmp_path: Path) -> None:
     """Once a ValueError where no trial had an error."""
     outcome = search_outcome(tmp_path, repeats={})
     outcome.state.run("012").error = "another one, an hour before"
-    events: list[Event] = [FinalRoundPlanned(finalists=["004"], repeats={f"004-r{n}": {} for n in (1, 2, 3)})]
+    events: list[Event] = []
     for number in (1, 2, 3):
         name = f"004-r{number}"
         events += [TrialProposed(trial_id=name, config={}), TrialStarted(trial_id=name, folder=name)]

@@ -51,7 +51,6 @@ from tune.runs.candidates import measure_average
 from tune.runs.final_round import (
     choose_export,
     compare,
-    plan_final_round,
     remove_dropped,
     remove_unnamed_checkpoints,
 )
@@ -278,7 +277,7 @@ class SearchMachine(RuleBasedStateMachine):
             self.begin_training(self.waiting()[0], rate)
 
     def begin_training(self, name: str, rate: float = 0.01) -> None:
-        config = self.state.final_round.repeats[name] if self.final else {"learning_rate": rate}
+        config = self.state.wanted_repeats[name] if self.final else {"learning_rate": rate}
         self.callback.proposed(name, config)
         self.callback.on_trial_start(0, [], self.trial(name))
         self.goes_from(name)
@@ -392,8 +391,7 @@ class SearchMachine(RuleBasedStateMachine):
         if not self.final:
             if self.state.over is None and self.state.all_ended:
                 self.experiment.log.append(TrialsOver())
-            over = self.state.over is not None
-            if over and plan_final_round(self.experiment, 0) and self.state.open_repeats:
+            if self.state.over is not None and self.state.open_repeats:
                 self.look()
                 return
         if compare(self.experiment):

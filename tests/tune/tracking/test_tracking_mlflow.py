@@ -17,7 +17,6 @@ from mlflow_server import children, client_of, only_parent, steps
 from tune.experiments.events import (
     ExportChosen,
     FinalistsCompared,
-    FinalRoundPlanned,
     HeldOutMeasured,
     TrialProposed,
     TrialStarted,
@@ -92,8 +91,6 @@ def long_search(made: MadeLog) -> Iterator[None]:
     yield
     made.evaluate("003", 40.0)
     made.end("003", "failed", error="Failure #1\nTraceback\nValueError: no such column\n")
-    planned = {"001-r1": {"learning_rate": 1e-3, "seed": 1}}
-    made.append(FinalRoundPlanned(finalists=["001"], repeats=planned))
     made.trial("001-r1", 49.0, 29.0, 11.0, seed=1)
     yield
     score = FinalistScore("001", ["001-r1"], [11.0], 11.0, None, 3.0, mean_interval=(10.0, 12.0))
