@@ -18,7 +18,7 @@ from trainer.inspection.texts import count_words, detect_languages, grouped, mar
 from trainer.languages import language_name
 
 Groups = Mapping[str, Sequence[Entry]]
-"""Clips by the code of their language."""
+"""Clips by the code of their language, or by split."""
 
 _QUIET, _QUIET_BY = -45.0, 25.0
 """Very quiet is below this level, or below -35 and by so many dB under the usual of the data set."""
@@ -189,11 +189,11 @@ def find_small_splits(entries: Sequence[Entry]) -> list[Finding]:
     return make_finding("small_split", None, what=text, unit=unit) if few else []
 
 
-def speakers_by_split(entries: Sequence[Entry]) -> dict[str, set[str]]:
+def speakers_of(by_split: Groups) -> dict[str, set[str]]:
     """Who speaks in each split, as a column of a usual name tells it; nobody where there is none."""
-    splits = grouped(entries, lambda entry: entry.split)
     return {
-        split: set(cells((one.clip for one in mine), SPEAKER_NAMES)) - {""} for split, mine in splits.items()
+        split: set(cells((one.clip for one in mine), SPEAKER_NAMES)) - {""}
+        for split, mine in by_split.items()
     }
 
 

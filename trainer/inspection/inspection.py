@@ -23,7 +23,7 @@ from trainer.inspection.checks import (
     find_small_splits,
     odd_entries,
     shared_speaker_notes,
-    speakers_by_split,
+    speakers_of,
 )
 from trainer.inspection.entries import (
     Entry,
@@ -86,7 +86,6 @@ def inspect_data(
     with_model: bool = True,
     sample: int | None = None,
     on_progress: Progress = lambda what, done, total: None,
-    workers: int | None = None,
 ) -> Inspection:
     """Look at the data of `config`: all its texts, and its audio or a sample of it.
 
@@ -95,7 +94,6 @@ def inspect_data(
         with_model: whether `config.model` says what is too long; else Whisper's usual limits do, and tokens are not
             counted.
         sample: listen to so many clips only, chosen by `data_seed`, of each split its share.
-        workers: processes that listen; by default one for each core.
 
     Raises:
         DataError: the data cannot be found or read, or a split is empty.
@@ -104,13 +102,13 @@ def inspect_data(
     limits = find_limits(config) if with_model else Limits()
     table = load_clips(config, window=limits.window, refuse_tokens=False)
     entries = make_entries(config, table)
-    chosen = _sampled(entries, sample, config.data_seed)
+    by_split = grouped(entries, lambda entry: entry.split)
+    chosen = _sampled(by_split, sample, config.data_seed)
     sounds = over_clips(
         listen,
         [entry.clip for entry in chosen],
         max_seconds=limits.window,
         doing="listens to clips",
-        workers=workers,
         small=_SMALL,
     )
     for done, (entry, sound) in enumerate(zip(chosen, sounds, strict=True), start=1):
@@ -128,7 +126,7 @@ def inspect_data(
         *find_in_texts(groups, functools.partial(on_progress, "reading")),
         *find_small_splits(entries),
     ]
-    speakers = speakers_by_split(entries)
+    speakers = speakers_of(by_split)
     notes = [*table.notes, *shared_speaker_notes(speakers)]
     if len(chosen) < len(entries):
         notes.append(f"listened to {len(chosen):,} of {table.total:,} clips; all texts were read")
@@ -136,10 +134,7 @@ def inspect_data(
         config=config,
         limits=limits,
         entries=entries,
-        splits={
-            split: _facts(mine, len(speakers[split]))
-            for split, mine in grouped(entries, lambda entry: entry.split).items()
-        },
+        splits={split: _facts(mine, len(speakers[split])) for split, mine in by_split.items()},
         languages={code: len(mine) for code, mine in groups.items()},
         notes=notes,
         measured=len(chosen),
@@ -150,12 +145,12 @@ def inspect_data(
     )
 
 
-def _sampled(entries: Sequence[Entry], sample: int | None, seed: int) -> list[Entry]:
+def _sampled(by_split: Mapping[str, Sequence[Entry]], sample: int | None, seed: int) -> list[Entry]:
     """The clips to listen to: all, or of each split its share of the sample, at least one."""
-    if sample is None or sample >= len(entries):
-        return list(entries)
-    by_split = grouped(entries, lambda entry: entry.split)
-    shares = {split: max(1, sample * len(mine) // len(entries)) for split, mine in by_split.items()}
+    total = sum(map(len, by_split.values()))
+    if sample is None or sample >= total:
+        return [entry for mine in by_split.values() for entry in mine]
+    shares = {split: max(1, sample * len(mine) // total) for split, mine in by_split.items()}
     shares["train"] = max(1, sample - sum(share for split, share in shares.items() if split != "train"))
     return [
         mine[at]

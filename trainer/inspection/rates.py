@@ -16,7 +16,7 @@ _EXTRA = 10.0
 _Z = 4.5
 """Robust standard deviations from the usual length: with a tenth of 400 texts of read speech swapped for others of half
 or twice the length and more, 94 % of these are beyond it (40 draws)."""
-RATIO, _SECONDS = 1.4, 0.5
+_RATIO, _SECONDS = 1.4, 0.5
 """Times longer or shorter than usual, and seconds: very even (synthetic) speech deviates by a few percent, and of one
 word a part is easily taken for silence."""
 _FASTEST, _SLOWEST, _AT_LEAST = 40.0, 0.8, 10
@@ -28,18 +28,19 @@ def usual_seconds(rate: float, units: float) -> float:
     return (units + _EXTRA) / rate
 
 
-def find_misfits(
-    seconds: Sequence[float], units: Sequence[int], *, ratio: float = RATIO
-) -> tuple[float | None, list[int]]:
-    """Clips whose texts are far too long or too short for them, the farthest first.
+def misfitting(
+    clips: Sequence[tuple[Entry, float]], *, ratio: float = _RATIO
+) -> tuple[float | None, list[tuple[Entry, str]]]:
+    """Clips of one language whose texts are far too long or too short for them, the farthest first.
 
-    `seconds` are best those of the speech, without the silence around; `units` are the letters of each text.
+    Seconds are best those of the speech, without the silence around.
 
     Returns:
-        The usual rate of long texts in letters a second, where there are enough clips to tell, and the clips' numbers.
+        The usual rate of long texts in letters a second, where there are enough clips to tell; and the clips, each
+        with what is odd in words.
     """
-    lengths = np.maximum(np.asarray(seconds, dtype=float), 0.02)
-    letters = np.maximum(np.asarray(units, dtype=float), 1.0)
+    lengths = np.maximum(np.array([seconds for _, seconds in clips], float), 0.02)
+    letters = np.maximum(np.array([entry.units for entry, _ in clips], float), 1.0)
     per_second = letters / lengths
     far = ((per_second > _FASTEST) & (letters >= _AT_LEAST)) | ((per_second < _SLOWEST) & (lengths > 5))
     distance, rate = np.abs(np.log(per_second)), None
@@ -53,18 +54,9 @@ def find_misfits(
         limit = max(deviations * 1.4826 * float(np.median(distance)), np.log(ratio))
         far |= (distance > limit) & (np.abs(lengths - usual_seconds(rate, letters)) > _SECONDS)
     misfits = np.flatnonzero(far)
-    return rate, misfits[np.argsort(-distance[misfits], kind="stable")].tolist()
-
-
-def misfitting(
-    clips: Sequence[tuple[Entry, float]], *, ratio: float = RATIO
-) -> tuple[float | None, list[tuple[Entry, str]]]:
-    """What `find_misfits` finds in clips of one language with their seconds: the usual rate, and each with words."""
-    rate, misfits = find_misfits(
-        [seconds for _, seconds in clips], [one.units for one, _ in clips], ratio=ratio
-    )
     suspects = []
-    for entry, seconds in (clips[at] for at in misfits):
+    for at in misfits[np.argsort(-distance[misfits], kind="stable")].tolist():
+        entry, seconds = clips[at]
         usual = "" if rate is None else f", usually {usual_seconds(rate, max(1, entry.units)):.1f} s"
         suspects.append((entry, f"{entry.units} letters in {seconds:.1f} s{usual}: {shorten(entry.text)!r}"))
     return rate, suspects

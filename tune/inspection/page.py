@@ -8,6 +8,7 @@ import random
 from trainer.inspection.entries import measured_clips
 from trainer.inspection.inspection import Inspection
 from trainer.inspection.rates import usual_seconds
+from trainer.inspection.texts import grouped
 from tune.inspection.tables import headline, limits_text, long_time, quantile_rows
 from tune.pages.figures import BLUE, CYCLE, INK, RED, Picture, new_figure, pointed
 from tune.pages.page import render_page
@@ -46,13 +47,12 @@ def inspection_page(inspection: Inspection) -> str:
 
 def draw_durations(inspection: Inspection) -> Picture | None:
     """Clips by length, split by split; None where none was measured."""
-    by_split: dict[str, list[float]] = {}
-    for entry, sound in measured_clips(inspection.entries):
-        by_split.setdefault(entry.split, []).append(sound.seconds)
+    by_split = grouped(measured_clips(inspection.entries), lambda pair: pair[0].split)
     figure = new_figure(
         xaxis={"title": {"text": "seconds"}}, yaxis={"title": {"text": "clips"}}, barmode="stack", bargap=0.06
     )
-    for (split, seconds), colour in zip(by_split.items(), CYCLE, strict=False):
+    for (split, mine), colour in zip(by_split.items(), CYCLE, strict=False):
+        seconds = [sound.seconds for _, sound in mine]
         figure.add_histogram(x=seconds, nbinsx=40, marker={"color": colour}, name=split)
     return Picture("durations", "Clips by length.", figure, 300) if by_split else None
 

@@ -13,12 +13,14 @@ from planted_faults import Planter, load_rows
 
 from trainer.config import TrainConfig
 from trainer.data.audio import AudioSource, decode_each, read_audio
+from trainer.data.clip import Clip
 from trainer.data.clips import load_clips
 from trainer.data.prepared import prepare
 from trainer.errors import DataError
 from trainer.inspection.characters import odd_characters
+from trainer.inspection.entries import Entry
 from trainer.inspection.inspection import Inspection, inspect_data
-from trainer.inspection.rates import find_misfits
+from trainer.inspection.rates import misfitting
 from trainer.inspection.sound import Sound, listen
 from trainer.inspection.texts import markup
 from tune.inspection.page import inspection_page
@@ -265,4 +267,9 @@ def test_markup() -> None:
 
 
 def test_few_clips_are_judged_by_what_anybody_can_speak() -> None:
-    assert find_misfits([1.0, 1.0, 10.0], [15, 90, 3]) == (None, [1, 2])
+    clips = [
+        (Entry("train", Clip(str(number), "a" * letters), "en"), seconds)
+        for number, (seconds, letters) in enumerate([(1.0, 15), (1.0, 90), (10.0, 3)])
+    ]
+    rate, odd = misfitting(clips)
+    assert (rate, [entry.name for entry, _ in odd]) == (None, ["1", "2"])
