@@ -148,7 +148,7 @@ class AudioFile:
                 self._first += len(self._blocks.pop(0))
             if end is None:
                 announced = (self.seconds or 0.0) - span.start
-                _refuse_long(self._end / SAMPLE_RATE - span.start, max_seconds, announced)
+                refuse_long(self._end / SAMPLE_RATE - span.start, max_seconds, announced)
         if (end is None or end > self._end) and self.incomplete:
             raise AudioError("incomplete_audio", self.incomplete)
         if not self._end:
@@ -204,7 +204,7 @@ def decode_each(
                 lasts = span.end - span.start
                 if max_seconds is not None and lasts > _FAR_BEYOND * max_seconds:
                     raise AudioError("wrong_times", f"lasts {lasts:.2f} s; {_OTHER_UNIT}")
-                _refuse_long(lasts, max_seconds)
+                refuse_long(lasts, max_seconds)
             if file is None or not file.holds(source):
                 file = AudioFile(source.file, source.channel)
             yield source, DecodedAudio(file.cut(span, max_seconds), file.cancelled)
@@ -212,7 +212,8 @@ def decode_each(
             yield source, error
 
 
-def _refuse_long(seconds: float, most: float | None, announced: float = 0.0) -> None:
+def refuse_long(seconds: float, most: float | None, announced: float = 0.0) -> None:
+    """Raise an `AudioError` for a clip of more than `most` seconds, which may announce still more."""
     if most is not None and seconds > most + 0.5 / SAMPLE_RATE:
         raise AudioError(
             "too_long_audio", f"{max(seconds, announced):.2f} s, over the model's window of {most:g} s"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainer.data.audio import SAMPLE_RATE, AudioError
+from trainer.data.audio import SAMPLE_RATE, refuse_long
 from trainer.model.processor import window_seconds
 
 if TYPE_CHECKING:
@@ -45,11 +45,7 @@ def extract_features(extractor: WhisperFeatureExtractor, audio: np.ndarray) -> t
     Raises:
         AudioError: the clip is longer than the window.
     """
-    if len(audio) > extractor.n_samples:
-        raise AudioError(
-            "too_long_audio",
-            f"{len(audio) / SAMPLE_RATE:.2f} s, over the model's window of {window_seconds(extractor):g} s",
-        )
+    refuse_long(len(audio) / SAMPLE_RATE, window_seconds(extractor))
     length = count_frames(extractor, len(audio)) * extractor.hop_length
     # The extractor warns where the rate is not given; `max_length` makes it pad to our length instead of its
     # window.

@@ -28,8 +28,8 @@ def over_clips(
     *,
     max_seconds: float,
     doing: str,
-    workers: int | None,
     small: int,
+    workers: int | None = None,
 ) -> Generator[OutcomeT, None, None]:
     """What comes of every clip's audio, in the clips' order; close it where it is not read to its end.
 
@@ -38,18 +38,17 @@ def over_clips(
         clips: of any splits.
         max_seconds: longest clip wanted.
         doing: what a process does, for the error: `computes features`.
-        workers: how many processes; by default one for each core, or this one alone where there is little to do.
         small: clips up to which there is little to do: other processes take some seconds to start.
+        workers: how many processes; by default one for each core, or this one alone where there is little to do.
 
     Raises:
         DataError: a process died.
     """
-    alone = workers <= 1 if isinstance(workers, int) else len(clips) <= small
-    if alone or (workers is None and _cores() == 1):
+    size = workers or (1 if len(clips) <= small else _cores())
+    if size == 1:
         for source, decoded in decode_each((clip.source() for clip in clips), max_seconds=max_seconds):
             yield compute(source, decoded)
         return
-    size = workers or _cores()
     # A forked copy of a process that has run torch may wait for ever for a lock of a thread that it has not.
     pool = ProcessPoolExecutor(size, multiprocessing.get_context("spawn"), _begin)
     # So many chunks wait at a time, so that audio is not all read into memory ahead of the work.
