@@ -1,4 +1,4 @@
-"""What Ray Tune asks during a search: thin faces of the searcher, of what decides on trials, and of budgets."""
+"""What Ray Tune asks during a search: thin faces of the searcher and of budgets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import ray.tune
-import ray.tune.schedulers
 import ray.tune.search
 
 from tune.runs.callback import SAVE_SECONDS
@@ -32,9 +31,15 @@ class _NotPickled:
 class RaySearcher(_NotPickled, ray.tune.search.Searcher):
     """Hands out what a source proposes, until it is `over`."""
 
-    def __init__(self, source: Source, over: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        source: Source,
+        over: Callable[[], bool] = lambda: False,
+        ending: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`ending` is called at the end of a trial, before the callbacks hear of it."""
         super().__init__()  # what decides is up to the source
-        self._source, self._over = source, over
+        self._source, self._over, self._ending = source, over, ending
 
     def suggest(self, trial_id: str) -> Any:
         """The next settings; None while no trial has room, `FINISHED` where none are left."""
@@ -46,7 +51,8 @@ class RaySearcher(_NotPickled, ray.tune.search.Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Another one has room; what it came to the log knows."""
+        """Take in what the trial reported last: Ray calls the callbacks behind this. Another one has room."""
+        self._ending()
         self._source.on_trial_complete(trial_id)
 
     def save(self, checkpoint_path: str) -> None:
@@ -54,23 +60,6 @@ class RaySearcher(_NotPickled, ray.tune.search.Searcher):
 
     def restore(self, checkpoint_path: str) -> None:
         """Nothing to do: a resumed search begins with its records."""
-
-
-class RayScheduler(_NotPickled, ray.tune.schedulers.FIFOScheduler):
-    """Lets every trial go on: a trial reports to the driver, saves what is wanted of it, and ends by itself."""
-
-    def __init__(self, ending: Callable[[], None]) -> None:
-        """`ending` is called before the searcher and the callbacks hear of a trial's end."""
-        super().__init__()
-        self._ending = ending
-
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Take in what the trial reported last; Ray calls the searcher and the callbacks behind this."""
-        self._ending()
-
-    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """The same."""
-        self._ending()
 
 
 class RayStopper(_NotPickled, ray.tune.Stopper):

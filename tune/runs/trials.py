@@ -22,7 +22,7 @@ from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.results import clips_of
 from tune.runs.callback import SearchCallback
-from tune.runs.ray_tune import RayScheduler, RaySearcher, RayStopper
+from tune.runs.ray_tune import RaySearcher, RayStopper
 from tune.runs.search_display import SearchDisplay
 from tune.runs.session import Session
 from tune.search.budgets import Spent, final_round_cost, reached
@@ -167,8 +167,8 @@ class TrialRunner:
             ),
             tune_config=ray.tune.TuneConfig(
                 num_samples=left,
-                search_alg=RaySearcher(source, lambda: stopper.over),
-                scheduler=RayScheduler(reader.fetch),
+                # No scheduler of ours: a trial reports to the driver, saves what is wanted of it, and ends by itself.
+                search_alg=RaySearcher(source, lambda: stopper.over, reader.fetch),
                 # With several workers a trial's process holds nothing worth keeping: they are new each time. DeepSpeed
                 # keeps the process group of the trial before, which has been left.
                 reuse_actors=self.config.deepspeed is None,
