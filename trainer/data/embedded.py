@@ -52,7 +52,7 @@ class EmbeddedAudio(abc.ABC):
     def file(self, row: int) -> str:
         """Path of the file that the row names, whether or not it has content too; empty where none is there."""
         path = find_file(self.names[row] or "", self._bases)
-        return path if path and _is_file(Path(path)) else ""
+        return path if is_file(path) else ""
 
 
 def audio_columns(schema: pa.Schema) -> list[str]:
@@ -92,7 +92,7 @@ def find_file(name: str, bases: Sequence[Path]) -> str:
     names = [str(path), str(path).replace("\\", "/")]
     names += [unicodedata.normalize(form, names[1]) for form in ("NFC", "NFD")]
     candidates = [(base / name).absolute() for name in dict.fromkeys(names) for base in bases or [Path()]]
-    return str(next((candidate for candidate in candidates if _is_file(candidate)), candidates[0]))
+    return str(next(filter(is_file, candidates), candidates[0]))
 
 
 def _plain_file(name: str, bases: Sequence[Path]) -> str | None:
@@ -100,16 +100,13 @@ def _plain_file(name: str, bases: Sequence[Path]) -> str | None:
     if not name or name[0] in "/~." or name[-1] in "/." or "//" in name or "/." in name:
         return None
     for base in bases:
-        if os.path.isfile(path := f"{base.absolute()}/{name}"):  # noqa: PTH113
+        if is_file(path := f"{base.absolute()}/{name}"):
             return path
     return None
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a sentence in the place of a path is too long for a file name
-        return False
+def is_file(path: str | Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113 - Path raises where a sentence stands in the place of a path
 
 
 def content_or_path(value: Any, bases: Sequence[Path], rate: int | None = None) -> bytes | str:

@@ -329,6 +329,10 @@ DROPPED = {
         Case(TWO, sounds={"sounds/a.wav": 0.5, "sounds/b.wav": 0.6}),
         r"wav/.\.wav: file not found, but sounds/.\.wav is there; audio_dir=FOLDER says where files are",
     ),
+    "27 no file could have such a name": (
+        Case({"x.csv": f"audio,text\n{'a' * 300},one\nwav/b.wav,two\n"}, settings={"audio_dir": "{folder}"}),
+        r"aaa\.\.\.: cannot be read: File name too long",
+    ),
     "17 milliseconds": (
         Case({"x.csv": TIMES.format("start", "end", 3000, 5500, 0, 2500)}, sounds=SHOWS),
         r"lasts 2500\.00 s; times are seconds: are these milliseconds or samples\?",

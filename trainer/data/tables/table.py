@@ -21,6 +21,7 @@ from trainer.data.embedded import (
     ParquetAudio,
     audio_columns,
     find_file,
+    is_file,
 )
 from trainer.data.tables.separated import read_separated
 from trainer.errors import DataError, one_line
@@ -67,9 +68,9 @@ class Table:
         By its path in `audio_dir` or beside the table, else by its name alone in `audio_dir`.
         """
         path = find_file(name, (*self.audio_folders, *self.bases))
-        if self.audio_folders and not Path(path).is_file():
+        if self.audio_folders and not is_file(path):
             named = find_file(re.split(r"[\\/]", name)[-1], self.audio_folders)
-            return named if Path(named).is_file() else path
+            return named if is_file(named) else path
         return path
 
     def location(self, row: int) -> str:
