@@ -160,7 +160,7 @@ class StreamedSplit:
         position, clip = given
         extractor = self._processor.feature_extractor
         try:
-            samples = read_audio(clip.audio(self._config), max_seconds=window_seconds(extractor))
+            samples = read_audio(clip.audio, max_seconds=window_seconds(extractor))
             if count_frames(extractor, len(samples)) > self._window:
                 raise AudioError(
                     "too_long_audio",

@@ -117,7 +117,7 @@ def test_samples_in_lists_are_heard(small_config: TrainConfig, tmp_path: Path, k
     for split, clips in (("train", itertools.islice(table.stream.clips(0, 4), 4)), *table.splits.items()):
         expected = {row["text"]: read_audio(row["audio"]["bytes"]) for row in demo_rows(split, 4)}
         for clip in clips:
-            source = clip.audio(config) if isinstance(clip, StreamedClip) else clip.source()
+            source = clip.audio if isinstance(clip, StreamedClip) else clip.source()
             np.testing.assert_array_equal(read_audio(source), expected.pop(clip.text))
         assert not expected
 

@@ -7,11 +7,10 @@ to know the columns and how long clips are.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,11 +29,11 @@ from trainer.data.splits import find_splits
 from trainer.data.streaming.shards import Shards, estimate_rows, is_local, open_shards, stream_errors
 from trainer.data.tables.table import Table, read_manifest
 from trainer.errors import DataError
-from trainer.mix import is_mix
 
 SAMPLE = 64
 """Clips of the training split that are looked at before anything is trained."""
 
+_SOUND = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _ItemT = TypeVar("_ItemT")
 
 
@@ -47,42 +46,37 @@ def _kept_rows(
 ) -> Path:
     """The folder in `cache_dir` where rows are, read now unless they are there."""
     folder = Path(config.cache_dir).expanduser().absolute() / f"{name}-{_digest(key)}"
-    found_or_built(folder, functools.partial(_write_rows, rows=rows))
+
+    def build(partial: Path) -> None:
+        for split, all_rows in rows.items():
+            _write_rows(partial / f"{split}.parquet", iter(all_rows))
+
+    found_or_built(folder, build)
     return folder
 
 
-def _write_rows(folder: Path, rows: Mapping[str, Iterable[dict[str, Any]]]) -> None:
-    """Write rows into a Parquet file for each split."""
-    sound = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    for split, all_rows in rows.items():
-        remaining = iter(all_rows)
-        writer: pq.ParquetWriter | None = None
-        while chunk := list(itertools.islice(remaining, SAMPLE)):
-            if writer is None:
-                names = dict.fromkeys(name for row in chunk for name in row)
-                kinds = {name: _kind([row.get(name) for row in chunk], sound) for name in names}
-                writer = pq.ParquetWriter(folder / f"{split}.parquet", pa.schema(kinds.items()))
-            cells = [
-                {name: _cell(row.get(name), kind, sound) for name, kind in kinds.items()} for row in chunk
-            ]
-            writer.write_table(pa.Table.from_pylist(cells, writer.schema))
-        if writer is not None:
-            writer.close()
+def _write_rows(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+    """Write rows into a Parquet file; none where there are no rows."""
+    if not (chunk := list(itertools.islice(rows, SAMPLE))):
+        return
+    names = dict.fromkeys(name for row in chunk for name in row)
+    columns = {name: _column([row.get(name) for row in chunk]) for name in names}
+    schema = pa.schema([(name, kind) for name, (kind, _) in columns.items()])
+    with pq.ParquetWriter(path, schema) as writer:
+        while chunk:
+            cells = {name: [cell(row.get(name)) for row in chunk] for name, (_, cell) in columns.items()}
+            writer.write_table(pa.table(cells, schema=schema))
+            chunk = list(itertools.islice(rows, SAMPLE))
 
 
-def _kind(values: Sequence[Any], sound: Any) -> Any:
-    if any(isinstance(value, dict) for value in values):
-        return sound
+def _column(values: Sequence[Any]) -> tuple[pa.DataType, Callable[[Any], Any]]:
+    """What a column holds that begins with these values, sound, numbers or text, and how it keeps a value."""
     kinds = {type(value) for value in values} - {type(None)}
-    return pa.float64() if kinds and kinds <= {int, float} else pa.string()
-
-
-def _cell(value: Any, kind: Any, sound: Any) -> Any:
-    if kind == sound:
-        return value if isinstance(value, dict) else None
-    if kind == pa.float64():
-        return float(value) if isinstance(value, int | float) else None
-    return None if value is None else cell_text(value)
+    if dict in kinds:
+        return _SOUND, lambda value: value if isinstance(value, dict) else None
+    if kinds and kinds <= {int, float}:
+        return pa.float64(), lambda value: float(value) if isinstance(value, int | float) else None
+    return pa.string(), lambda value: None if value is None else cell_text(value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,11 +85,7 @@ class StreamedClip:
 
     name: str
     text: str
-    source: bytes | str
-    """Content of the audio file, or its path."""
-
-    def audio(self, config: TrainConfig) -> AudioSource:
-        return AudioSource(self.source, config.audio_channel)
+    audio: AudioSource
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,7 +162,8 @@ class TrainStream:
         audio = row.get(self.audio_column) or {}
         path = str(audio.get("path") or "")
         bases = (Path(self.shards.origin),) if is_local(self.shards.origin) else ()
-        return StreamedClip(path, text, audio.get("bytes") or find_file(path, bases))
+        file = audio.get("bytes") or find_file(path, bases)
+        return StreamedClip(path, text, AudioSource(file, self.config.audio_channel))
 
 
 def _shuffled(items: Iterable[_ItemT], buffer: int, generator: np.random.Generator) -> Iterator[_ItemT]:
@@ -244,7 +235,7 @@ def look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]]
     size = sum(len((row.get(name) or {}).get("bytes") or b"") for row in rows for name in sounds)
     decoded = [
         one if isinstance(one, AudioError) else len(one.samples) / SAMPLE_RATE
-        for _, one in decode_each(clip.audio(config) for clip in clips)
+        for _, one in decode_each(clip.audio for clip in clips)
     ]
     seconds = [one for one in decoded if isinstance(one, float)]
     if clips and not seconds:
@@ -271,7 +262,7 @@ def is_far(data: str) -> bool:
     path = Path(data).expanduser()
     if path.exists():
         return path.suffix == ".tar" or (path.is_dir() and any(path.rglob("*.tar")))
-    return data != "demo" and not path.suffix and not is_mix(data)
+    return data != "demo" and not path.suffix
 
 
 def keep_sample(config: TrainConfig, count: int) -> tuple[TrainConfig, str]:
