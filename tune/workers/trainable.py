@@ -152,10 +152,7 @@ def make_trainable(
 
 
 def evaluate_shared(
-    inputs: TrialInputs,
-    split: str = "validation",
-    as_in_training: bool = False,
-    clips: Sequence[int] | None = None,
+    inputs: TrialInputs, split: str, as_in_training: bool, clips: Sequence[int] | None
 ) -> Evaluation:
     """What `evaluate` returns for the settings' model as it is, on whatever node this runs."""
     from trainer.train import evaluate
