@@ -73,11 +73,11 @@ def _search(words: Sequence[str]) -> JobRequest:
     arguments = _parse(search.search_parser(), words)
     asked = SearchOptions().changed(search.read_options(arguments))
     asked.check(resumed=arguments.resume is not None)
-    if arguments.resume and arguments.space is None:
+    if arguments.resume is not None and arguments.space is None:
         return _request(words, arguments, arguments.resume, {}, {})
     space = load_space(arguments.space, asked.settings)
     files = {} if arguments.space in packaged_spaces() else {arguments.space: space.path}
-    if arguments.resume:
+    if arguments.resume is not None:
         return _request(words, arguments, arguments.resume, {}, files)
     name = arguments.experiment or dated_name(space.path.stem)
     if arguments.experiment is None:
@@ -93,7 +93,7 @@ def _search(words: Sequence[str]) -> JobRequest:
 def _training(words: Sequence[str]) -> JobRequest:
     arguments = _parse(train.train_parser(), words[1:])
     settings, config = train.read_options(arguments), arguments.config
-    if arguments.resume:
+    if arguments.resume is not None:
         return _request(words, arguments, arguments.resume, {}, {})
     name = arguments.name or dated_name(f"train-{config.stem}" if config else "train")
     if arguments.name is None:

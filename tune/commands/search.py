@@ -178,7 +178,7 @@ def run(words: list[str], planned: Callable[[Plan], object] = lambda plan: None)
     from tune.util.console import make_console
 
     console, storage, address, resumed = make_console(), arguments.storage, arguments.address, None
-    if arguments.resume:
+    if arguments.resume is not None:
         with console.status(f"reading the experiment {arguments.resume} ..."):
             resumed = resume(arguments.resume, storage, given, address=address, take_over=arguments.take_over)
         plan = resumed.plan

@@ -42,7 +42,7 @@ _ALWAYS_SHOWN = ("learning_rate", "warmup_ratio", "train_batch_size", "gradient_
 _NEVER_SHOWN = (
     *("model", "data", "data_config", "language", "task", "train_split", "validation_split", "test_split"),
     *("audio_column", "text_column", "language_column", "task_column"),
-    *("cache_dir", "output_dir", "deepspeed"),
+    *("train_on", "cache_dir", "output_dir", "deepspeed"),
     *("workers", "evaluate_at", *BUDGETS, "seed", "log_every_seconds", "dataloader_workers"),
     *("eval_batch_size", "splits"),
 )

@@ -95,11 +95,9 @@ def print_training_summary(outcome: Outcome, console: Console) -> None:
         console.print("[red]no evaluation was reached[/]")
         return
     settings = ", ".join(f"{key} {short_value(value)}" for key, value in record.config.items())
-    if plan.base.train_on != "train":
-        say(
-            console,
-            "measured  on the held-out test split; trained on train and validation",
-        )
+    prepared = outcome.state.prepared
+    if prepared and prepared.base.train_on != "train":  # beside kept splits the plan has train
+        say(console, "measured  on the held-out test split; trained on train and validation")
     say(console, f"before    WER {baseline:6.2f} %  {plan.base.model} before fine-tuning")
     console.print(f"[bold]after     WER {record.best_value:6.2f} %  {escape(settings)}[/]", soft_wrap=True)
     print_measured(outcome, console)

@@ -166,7 +166,7 @@ def test_the_winners_settings_once_more_on_train_and_validation(
     first = results(tmp_path / "experiments" / NAME)
     (won,) = [trial for trial in first["trials"] if trial["trial_id"] == first["finalists"]["winner"]]
     assert f"after which {first['best']['run']} of {NAME} was best" in printed
-    assert "measured  on the test split" in printed
+    assert "measured  on the held-out test split; trained on train and validation" in printed
     before, after = (
         Experiment.read(ExperimentFolder(name, tmp_path / "experiments" / name)) for name in (NAME, "both")
     )
@@ -182,7 +182,7 @@ def test_the_winners_settings_once_more_on_train_and_validation(
         found.export(tmp_path / "model")
     again = json.loads((model / "evaluation.json").read_text())
     assert again["evaluations"]["validation"]["after"]["wer"] == found.wer, "the same clips again"
-    kept = load_clips(after.base)
+    kept = load_clips(after.config(after.best))
     held = {clip.name for clip in kept.splits["validation"]}
     assert not held & {clip.name for clip in kept.splits["train"]}
 
