@@ -105,8 +105,11 @@ class MadeLog:
         self.log.append(*events)
 
     def session(self, *, gpus_per_trial: float = 0.0, **changes: Any) -> None:
-        """A process begins or goes on; `changes` are fields of `Prepared` and `SearchOptions`."""
-        last = self.log.state.session
+        """A process begins or goes on; `changes` are fields of `Prepared` and `SearchOptions`.
+
+        With a `space` it goes on with another one.
+        """
+        last, space = self.log.state.session, changes.get("space")
         changes = {"trials": 4, **self._settings, **changes}
 
         def given(kind: type[Any]) -> dict[str, Any]:
@@ -118,6 +121,7 @@ class MadeLog:
             began=self.now,
             options=SearchOptions(**given(SearchOptions) | {"space": ""}),
             gpus_per_trial=gpus_per_trial,
+            space=space if last else None,
         )
         if last:
             self.append(started)

@@ -42,6 +42,7 @@ class Event:
 class SessionStarted(Event):
     """A process begins to run the experiment, or goes on with it; what it was asked for holds from here on."""
 
+    decision = True
     session: int
     """1 for the first process, one more for each `--resume`."""
     began: float
@@ -52,6 +53,8 @@ class SessionStarted(Event):
     """Arithmetic of all trials whose settings leave it open; `auto`: what each has where it runs."""
     package: str = ""
     """Version of tune-whisper."""
+    space: dict[str, Any] | None = None
+    """What is searched from here on, its bounds as numbers; None for what was searched before."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,15 +125,6 @@ class Prepared(Event):
     def base(self) -> TrainConfig:
         """What all trials share, as it was where the experiment began; ConfigError where a later version wrote it."""
         return TrainConfig.from_dict(self.train_config)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SpaceChanged(Event):
-    """From here on something else is searched; all else is as it was where the experiment began."""
-
-    decision = True
-    space: dict[str, Any]
-    """Its bounds as numbers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,6 @@ from tune.experiments.events import (
     ResultsWritten,
     SearchEnded,
     SessionStarted,
-    SpaceChanged,
     TrialEnded,
     TrialProposed,
     TrialRecovered,
@@ -50,7 +49,8 @@ class SearchState:
         self.created = 0.0
         """When the first session began, in seconds since the epoch."""
         self.prepared: Prepared | None = None
-        self.space_changed: SpaceChanged | None = None
+        self.space: dict[str, Any] = {}
+        """What is searched, its bounds as numbers; empty of a training."""
         self.records = Records()
         self.repeats = Records()
         """The best of them trained again with other seeds."""
@@ -90,24 +90,15 @@ class SearchState:
             raise ValueError(f"event {entry.number} does not follow event {self.events}")
         with self.records.lock, self.repeats.lock, self.averages.lock:
             event = entry.event
-            self.written = isinstance(event, ResultsWritten)
-            if not isinstance(event, SearchEnded | ResultsWritten):
-                self.ended = None
-            if name := _KEPT.get(type(event)):
-                setattr(self, name, event)
             _fold(event, self, entry.time)
-            self.events = entry.number
+            self.events, self.written = entry.number, isinstance(event, ResultsWritten)
             if not self.written:
+                self.ended = event if isinstance(event, SearchEnded) else None
                 self.last_event_time = entry.time
 
     @property
     def data(self) -> Data:
         return self.prepared.data if self.prepared else Data()
-
-    @property
-    def space(self) -> dict[str, Any]:
-        found = self.space_changed or self.prepared
-        return found.space if found else {}
 
     @property
     def baseline(self) -> Baseline:
@@ -370,40 +361,40 @@ class SearchState:
         return None if best is None else trial_of(best.trial_id)
 
 
-_KEPT: dict[type[Any], str] = {
-    Prepared: "prepared",
-    SpaceChanged: "space_changed",
-    FinalistsCompared: "compared",
-    GuardsJudged: "guards_judged",
-    ExportChosen: "chosen",
-    HeldOutMeasured: "held_out",
-    SearchEnded: "ended",
-}
-"""Events of which the state has the last one, and where."""
-
-
 def _fold(event: Event, state: SearchState, now: float) -> None:
-    """What an event changes besides."""
     match event:
         case SessionStarted():
             _begin(event, state, now)
+        case Prepared():
+            state.prepared, state.space = event, event.space
         case TrialProposed():
             _propose(event, state)
         case TrialsOver(final_round=final):
             setattr(state, "cut" if final else "over", event)
         case TrialStarted() | Evaluated() | CheckpointSaved() | TrialRecovered() | TrialEnded():
             _fold_run(event, state.run(event.trial_id), state, now)
-        case FinalistsCompared():
-            state.guards_judged = None
-        case GuardMeasured():
-            state.guards[event.run, event.guard] = event
-        case ExportChosen():
-            state.losers |= frozenset(event.losers)
-            for run in state.superfluous(event):
-                run.weights_dropped = True
         case SearchEnded():
             for run in state.runs:
                 run.pause(now)
+        case _:
+            _fold_result(event, state)
+
+
+def _fold_result(event: Event, state: SearchState) -> None:
+    match event:
+        case FinalistsCompared():
+            state.compared, state.guards_judged = event, None
+        case GuardMeasured():
+            state.guards[event.run, event.guard] = event
+        case GuardsJudged():
+            state.guards_judged = event
+        case ExportChosen():
+            state.chosen = event
+            state.losers |= frozenset(event.losers)
+            for run in state.superfluous(event):
+                run.weights_dropped = True
+        case HeldOutMeasured():
+            state.held_out = event
 
 
 def _fold_run(event: Event, run: Trial, state: SearchState, now: float) -> None:
@@ -445,6 +436,8 @@ def _begin(event: SessionStarted, state: SearchState, now: float) -> None:
     if state.over is not None and state.over.reason == "plateau":
         state.plateau_since = state.last_event_time
     state.session, state.options, state.over, state.cut = event, event.options, None, None
+    if event.space is not None:
+        state.space = event.space
 
 
 def _propose(event: TrialProposed, state: SearchState) -> None:

@@ -17,7 +17,7 @@ from trainer.scoring.translation import TRANSLATE
 from tune.cluster.progress_channel import ProgressChannel, start_channel
 from tune.cluster.resources import TrialResources
 from tune.cluster.session import alive_nodes, check_shared, gpu_precision, joined_address, ray_session
-from tune.experiments.events import Baseline, Data, Prepared, SearchEnded, SessionStarted, SpaceChanged
+from tune.experiments.events import Baseline, Data, Prepared, SearchEnded, SessionStarted
 from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import DROPPED_FILE, RESULTS_FILE, SPACE_FILE, SPLITS_FILE
 from tune.experiments.results import write_results
@@ -232,20 +232,18 @@ class Session:
         check_same_guards(experiment, self.guards)
         self.tracking.start()
         self._wait_for_stores()
-        experiment.log.append(self._started())
-        if not self.plan.is_training and self.plan.space is not experiment.space:
-            self._change_space()
+        started, space = self._started(), self.plan.space
+        if not self.plan.is_training and space is not experiment.space:
+            trials, shared = experiment.state.records.all(), experiment.shared
+            inside = sum(bool(space.point_of(trial.config, shared)) for trial in trials)
+            self._keep_space_file()
+            started = dataclasses.replace(started, space=space.to_dict())
+            self.say(
+                f"the space is {space.path} now: {inside} of {len(trials)} trials lie in it, and the searcher learns "
+                "from them; the others can still win"
+            )
+        experiment.log.append(started)
         self._follow()
-
-    def _change_space(self) -> None:
-        experiment, space, records = self.experiment, self.plan.space, self.state.records
-        inside = sum(bool(space.point_of(trial.config, experiment.shared)) for trial in records.all())
-        self._keep_space_file()
-        experiment.log.append(SpaceChanged(space=space.to_dict()))
-        self.say(
-            f"the space is {space.path} now: {inside} of {len(records)} trials lie in it, and the searcher learns "
-            "from them; the others can still win"
-        )
 
     def _keep_space_file(self) -> None:
         if text := self.plan.space.source_text:

@@ -9,7 +9,6 @@ import pytest
 from made_experiments import MadeLog, change_settings, made_trial, write_experiment
 
 from tune.cli import main
-from tune.experiments.events import SpaceChanged
 from tune.experiments.storage import Storage
 from tune.runs.resume import Resumed, resume
 from tune.search.searcher import Searcher
@@ -73,7 +72,7 @@ def test_what_is_fixed_now_and_was_not_before_is_in_every_new_trial(storage: Sto
     assert all(source.suggest(f"{number}")["dropout"] == 0.1 for number in range(4))
     assert "warmup_ratio" not in found.plan.space.ranges, "as it was"
     made = MadeLog(Path("made").absolute())
-    made.append(SpaceChanged(space=found.plan.space.to_dict()))
+    made.session(space=found.plan.space.to_dict())
     assert made.saved.space.parameters["dropout"].points() == [0.1], "as the log is read"
     made.close()
 
@@ -97,9 +96,8 @@ def test_the_log_has_the_change_and_study_and_report_follow(
 ) -> None:
     space = resumed(storage, OTHER).plan.space
     made = MadeLog(tmp_path / "made")
-    made.session(trials=8)
     assert "weight_decay" not in made.saved.space.ranges
-    made.append(SpaceChanged(space=space.to_dict()))
+    made.session(trials=8, space=space.to_dict())
     made.trial("006", 49.0, 29.0, 11.0, learning_rate=0.05, train_batch_size=32, weight_decay=0.01)
     made.finish()
     store = OptunaStore(made.target())
