@@ -297,7 +297,7 @@ def make_trainer(
             extractor = processor.feature_extractor
             augmented = AugmentedSplit(config, data.splits["train"], extractor, window, full)
         if varying:
-            frames = augmented.frames if augmented else data.splits["train"].all_frames()
+            frames = augmented.frames if augmented else data.splits["train"].values("frames")
         plan = plan_batches(config, data.train, frames)
         allow_label_tokens(model.generation_config, config, data, processor)
         limit_training(model, config)

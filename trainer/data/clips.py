@@ -107,7 +107,7 @@ def load_clips(config: TrainConfig, *, window: float | None = None, refuse_token
     else:
         complete, left_out, made_notes = read_kept_splits(config.splits).assign(config, usable)
         drops = [Drop(role, clip.name, HELD_OUT, why) for role, clip, why in left_out]
-        check_usable(config, drops, left={role: len(clips) for role, clips in complete.items()})
+        check_usable(config, drops, left=complete)
     silent.pop(UNMARKED, None)
     if "test" in silent and "test" not in complete:
         silent["validation"] = silent.pop("test")
@@ -220,7 +220,7 @@ def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
         for clip in clips:
             (usable if is_usable(config, clip.text) else silent)[role].append(clip)
     if config.splits is None:
-        check_usable(config, _drops(silent), left={role: len(clips) for role, clips in usable.items()})
+        check_usable(config, _drops(silent), left=usable)
     stream = look_at(config, shards, wanted) if config.streaming else None
     return _Given(origin.source, config, usable, silent, name_source(origin.source, notes), stream)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 
 from trainer.config import TrainConfig
 from trainer.data.columns import shown
@@ -72,9 +72,11 @@ def empty_text(split: str, name: str, text: str) -> Drop:
 
 
 def check_usable(
-    config: TrainConfig, drops: Sequence[Drop], *, left: Mapping[str, int], window: float | None = None
+    config: TrainConfig, drops: Sequence[Drop], *, left: Mapping[str, Sized], window: float | None = None
 ) -> None:
     """Stop where nothing of a split is left: no share of drops that is allowed would help.
+
+    `left` are the clips of each split that can be used.
 
     Raises:
         DataError: a split has no usable clip.

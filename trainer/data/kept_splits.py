@@ -94,10 +94,9 @@ class KeptSplits:
         trained_on: np.ndarray = self.roles("pair", _keys(clips)["pair"]) == _TRAIN
         return trained_on
 
-    def has_audio(self, role: str, audio: Sequence[int]) -> np.ndarray:
+    def has_audio(self, role: str, audio: np.ndarray) -> np.ndarray:
         """bool: which audio was in `train`, `validation` or `test`, by its key, whatever its name and text are now."""
-        bits = self.roles("audio", np.array(audio, np.uint64))
-        has_audio: np.ndarray = bits & (1 << _ROLES.index(role)) != 0
+        has_audio: np.ndarray = self.roles("audio", audio) & (1 << _ROLES.index(role)) != 0
         return has_audio
 
     def assign(

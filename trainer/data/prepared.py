@@ -147,21 +147,12 @@ class PreparedSplit:
         return int(self._get("frames", i))
 
     def most_frames(self) -> int:
-        return int(self.all_frames().max())
+        return int(self.values("frames").max())
 
-    def all_frames(self) -> np.ndarray:
-        """Feature frames of every clip, shape (clips,)."""
-        frames: np.ndarray = self.index["frames"][self.all_labels.rows]
-        return frames
-
-    def audio(self, i: int) -> int:
-        """What stands for the content of clip `i`'s audio file, whatever its name is: `audio_key` of it."""
-        return int(self._get("audio", i))
-
-    def origin(self, i: int) -> Origin:
-        """Source, language and task of clip `i`, as far as they are its own."""
-        kind: Origin = self._get("origin", i)
-        return kind
+    def values(self, column: str) -> np.ndarray:
+        """What a column of numbers of the index has of every usable clip, shape (clips,)."""
+        values: np.ndarray = self.index[column][self.all_labels.rows]
+        return values
 
     @property
     def origins(self) -> Origins:
@@ -195,7 +186,7 @@ class PreparedSplit:
         plain = self.index["origin"].kinds == (PLAIN,)
         for i in range(len(self)):
             clip: list[Any] = [Path(self.name(i)).name, self.text(i), self.frames(i), self.fill(i)]
-            clip += dataclasses.astuple(self.origin(i)) if not plain else ()
+            clip += dataclasses.astuple(self._get("origin", i)) if not plain else ()
             digest.update(json.dumps(clip).encode())
         return digest.hexdigest()[:24]
 
@@ -282,7 +273,7 @@ class PreparedData:
             splits[role] = dataclasses.replace(split, all_labels=labels)
             drops += too_long
         window = window_seconds(processor.feature_extractor)
-        check_usable(config, drops, left={role: len(split) for role, split in splits.items()}, window=window)
+        check_usable(config, drops, left=splits, window=window)
         notes = check_drops(config, drops, total=self.total, window=window)
         return dataclasses.replace(self, notes=self.source_notes + notes, splits=splits, drops=drops)
 

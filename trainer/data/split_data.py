@@ -183,7 +183,7 @@ class SplitData:
     @property
     def rows(self) -> list[int]:
         """Position in the source of each usable clip."""
-        positions: list[int] = self.prepared.index["position"][self.prepared.all_labels.rows].tolist()
+        positions: list[int] = self.prepared.values("position").tolist()
         return positions
 
     def __len__(self) -> int:
@@ -233,7 +233,7 @@ def without_learned(config: TrainConfig, data: SplitData, model: str, splits: st
         DataError: it was trained on all of them, or the file cannot be read.
     """
     kept, split = read_kept_splits(splits), data.source.name
-    audio = [data.prepared.audio(row) for row in range(len(data))]
+    audio = data.prepared.values("audio")
     learned = kept.trained_on([data.source.clips[row] for row in data.rows]) | kept.has_audio("train", audio)
     rows, count, total = np.arange(len(data)), int(learned.sum()), len(data)
     notes = []

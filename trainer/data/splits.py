@@ -195,7 +195,7 @@ def leave_out_shared_files(
         why = "its file is in another split too; split_by=null keeps it in both"
         drops += [Drop(role, clip.name, OTHER_SPLIT, why) for clip, key in pairs if key in seen]
         seen.update(key for _, key in pairs if key is not None)
-    check_usable(config, drops, left={role: len(clips) for role, clips in kept.items()})
+    check_usable(config, drops, left=kept)
     return kept, drops
 
 

@@ -101,7 +101,7 @@ def find_left_out(
 
     The share of drops can be judged where the `whole` data was listened to.
     """
-    unusable, too_long, left = list[Drop](), list[Drop](), {}
+    unusable, too_long, left = list[Drop](), list[Drop](), dict[str, list[Entry]]()
     for split in table.splits:
         mine = [entry for entry in entries if entry.split == split]
         unusable += [
@@ -110,7 +110,7 @@ def find_left_out(
             if isinstance(entry.sound, Drop)
         ]
         usable = [entry for entry in mine if not isinstance(entry.sound, Drop)]
-        left[split] = len(usable)
+        left[split] = usable
         if limits.processor is not None:
             index: dict[str, Any] = {
                 "name": [entry.name for entry in usable],
@@ -120,9 +120,9 @@ def find_left_out(
             labels, longer = make_labels(
                 config, limits.processor, limits.max_tokens, split=split, index=index
             )
-            for row, tokens in zip(labels.rows.tolist(), labels.tokens, strict=True):
-                usable[row].tokens = len(tokens)
-            left[split] -= len(longer)
+            left[split] = [usable[row] for row in labels.rows.tolist()]
+            for entry, tokens in zip(left[split], labels.tokens, strict=True):
+                entry.tokens = len(tokens)
             too_long += longer
     drops = [*unusable, *table.drops, *too_long]
     stops = None

@@ -44,7 +44,7 @@ def prepared_sample(config: TrainConfig, table: ClipTable, *, waveforms: bool) -
         for _, problem in decode_each((clip.source() for clip in gone[:1]), max_seconds=window):
             assert isinstance(problem, AudioError)
             missing += [Drop(role, clip.name, problem.reason, str(problem)) for clip in gone]
-    check_usable(config, missing, left={role: len(clips) for role, clips in there.items()}, window=window)
+    check_usable(config, missing, left=there, window=window)
     check_drops(config, [*table.drops, *missing], total=table.total + len(table.drops), window=window)
     few = {role: _spread(clips) for role, clips in there.items()}
     with tempfile.TemporaryDirectory(prefix="tune-whisper-") as cache:

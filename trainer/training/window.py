@@ -99,7 +99,7 @@ def mean_evaluated_frames(config: TrainConfig, data: PreparedData, full: int) ->
         return float(most)
     return statistics.fmean(
         clip_frames(frames, most, least_frames(full))
-        for frames in data.splits["validation"].all_frames().tolist()
+        for frames in data.splits["validation"].values("frames").tolist()
     )
 
 

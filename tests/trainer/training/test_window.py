@@ -154,7 +154,7 @@ def test_batches_have_windows_of_their_own(
 
 def test_few_windows_for_evaluations(varying: TrainConfig, clips: PreparedData) -> None:
     """So that batches are full: what decoding costs goes by their number."""
-    lengths = clips.splits["validation"].all_frames()
+    lengths = clips.splits["validation"].values("frames")
     assert lengths.max() > 2 * lengths.min()
     for most in (400, 3000):
         heard = [clip_frames(frames, most, 0) for frames in range(1, most + 1)]
