@@ -32,7 +32,6 @@ from tune.experiments.events import (
     SessionStarted,
     TrialEnded,
     TrialProposed,
-    TrialsOver,
     TrialStarted,
     encode,
 )
@@ -391,7 +390,6 @@ def write_experiment(
     for trial in trials:
         _add(made, trial.name, trial, opened=state != "finished" and trial is trials[-1])
     if state == "finished":
-        made.append(TrialsOver())
         _repeat(made, {trial.name: trial for trial in trials}, repeats)
     made.close()
     experiment = OpenExperiment(plan.experiment_folder)

@@ -205,14 +205,13 @@ class TrialEnded(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrialsOver(Event):
-    """No further trials, or in the final round repeats, are begun in this session."""
+class CutShort(Event):
+    """No further trials, or in the final round repeats, are begun in this session, though some are left."""
 
     decision = True
     final_round: bool = False
-    reason: EndReason | None = None
-    """What ended them before all that was asked for."""
-    text: str = ""
+    reason: EndReason
+    text: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from trainer.scoring.translation import TRANSLATE
 from tune.experiments.events import (
     Baseline,
     CheckpointSaved,
+    CutShort,
     Data,
     Entry,
     Evaluated,
@@ -27,7 +28,6 @@ from tune.experiments.events import (
     TrialEnded,
     TrialProposed,
     TrialRecovered,
-    TrialsOver,
     TrialStarted,
 )
 from tune.experiments.options import SearchOptions
@@ -57,8 +57,6 @@ class SearchState:
         self.averages = Records()
         """Means of the weights of a winner's repeats."""
         self._by_role = {"trial": self.records, "repeat": self.repeats, "average": self.averages}
-        self.cut: TrialsOver | None = None
-        """What cut the final round short in this session."""
         self.compared: FinalistsCompared | None = None
         """What the final round came to; None once a trial was proposed or has ended since."""
         self.guards: dict[tuple[str | None, str], GuardMeasured] = {}
@@ -70,8 +68,10 @@ class SearchState:
         self.losers: frozenset[str] = frozenset()
         """Trials that lost in a final round."""
         self.held_out: HeldOutMeasured | None = None
-        self.over: TrialsOver | None = None
-        """Set once no further trial is begun in this session."""
+        self.trials_cut: CutShort | None = None
+        """What ended the trials of this session before all were done."""
+        self.repeats_cut: CutShort | None = None
+        """The same of the final round."""
         self.ended: SearchEnded | None = None
         """Set once the session is over, and nothing happened since."""
         self.written = False
@@ -164,14 +164,19 @@ class SearchState:
     @property
     def failed(self) -> bool:
         """Whether failures ended the trials: nothing follows then."""
-        return self.over is not None and self.over.reason == "failures"
+        return self.trials_cut is not None and self.trials_cut.reason == "failures"
+
+    @property
+    def trials_over(self) -> bool:
+        """Whether no further trial is begun in this session."""
+        return self.trials_cut is not None or self.all_ended
 
     @property
     def wanted_repeats(self) -> dict[str, dict[str, Any]]:
         """Settings of the finalists' repeats by name, as `005-r1`, also of those that have ended; none while trials are
         left.
         """
-        if self.prepared is None or self.failed or (self.over is None and not self.all_ended):
+        if self.prepared is None or self.failed or not self.trials_over:
             return {}
         finalists, seed = self.finalists(self.options.n_finalists), self.prepared.train_config["seed"]
         begun = {run.trial_id: run.config for run in self.repeats.all()}
@@ -229,8 +234,7 @@ class SearchState:
             return False
         judged = next(iter(self.guards_judged.models.values())) if self.guards_judged else []
         known = [Guard(each.guard, each.max_loss) for each in judged]
-        trained = self.all_ended if self.over is None else not self.failed
-        return trained and known != self.options.guard
+        return self.trials_over and not self.failed and known != self.options.guard
 
     @property
     def passed_over(self) -> bool:
@@ -242,9 +246,8 @@ class SearchState:
     @property
     def something_is_left(self) -> bool:
         """Whether something that was asked for is left, and no budget, target, plateau or failures ended it."""
-        if self.over is None and not self.all_ended:
-            return True
-        return bool(self.open_repeats and self.cut is None) or self.something_is_measured
+        repeats = bool(self.open_repeats and self.repeats_cut is None)
+        return not self.trials_over or repeats or self.something_is_measured
 
     @property
     def something_is_measured(self) -> bool:
@@ -256,11 +259,9 @@ class SearchState:
         return len(self.records) >= self.options.trials and not self.records.running()
 
     @property
-    def end(self) -> TrialsOver | None:
+    def end(self) -> CutShort | None:
         """What ended the final round, or the trials, before all that was asked for; None where nothing did."""
-        if self.cut is not None:
-            return self.cut
-        return self.over if self.over is not None and self.over.reason is not None else None
+        return self.repeats_cut or self.trials_cut
 
     @property
     def verdict(self) -> Verdict | None:
@@ -369,8 +370,10 @@ def _fold(event: Event, state: SearchState, now: float) -> None:
             state.prepared, state.space = event, event.space
         case TrialProposed():
             _propose(event, state)
-        case TrialsOver(final_round=final):
-            setattr(state, "cut" if final else "over", event)
+        case CutShort(final_round=True):
+            state.repeats_cut = event
+        case CutShort():
+            state.trials_cut = event
         case TrialStarted() | Evaluated() | CheckpointSaved() | TrialRecovered() | TrialEnded():
             _fold_run(event, state.run(event.trial_id), state, now)
         case SearchEnded():
@@ -433,9 +436,10 @@ def _begin(event: SessionStarted, state: SearchState, now: float) -> None:
         state._earlier_seconds += max(0.0, state.last_event_time - state.session.began)
     else:
         state.created = now
-    if state.over is not None and state.over.reason == "plateau":
+    if state.trials_cut is not None and state.trials_cut.reason == "plateau":
         state.plateau_since = state.last_event_time
-    state.session, state.options, state.over, state.cut = event, event.options, None, None
+    state.session, state.options = event, event.options
+    state.trials_cut = state.repeats_cut = None
     if event.space is not None:
         state.space = event.space
 

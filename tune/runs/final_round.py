@@ -50,7 +50,7 @@ def choose_export(experiment: OpenExperiment, say: Callable[[str], None]) -> Non
 def compare(experiment: OpenExperiment) -> bool:
     """Compare the finalists where there were any; whether the trials are over, and not by failures."""
     state = experiment.state
-    if state.over is None or (state.end is not None and state.end.reason == "failures"):
+    if not state.trials_over or (state.end is not None and state.end.reason == "failures"):
         return False
     if state.options.n_finalists and state.verdict is None:
         found = compare_finalists(state, CheckpointFiles(experiment.folder))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from tune.experiments.events import ResultsWritten, SearchEnded, SearchStatus, TrialsOver
+from tune.experiments.events import ResultsWritten, SearchEnded, SearchStatus
 from tune.experiments.experiment import OpenExperiment, find_experiment, is_running
 from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE, ExperimentFolder
 from tune.experiments.log import read_log
@@ -27,9 +27,7 @@ def finish(experiment: OpenExperiment, say: Callable[[str], None], *, storage_op
     Raises:
         ExperimentError: the log or the results cannot be written.
     """
-    log, state = experiment.log, experiment.log.state
-    if state.over is None and state.all_ended:
-        log.append(TrialsOver())
+    log, state = experiment.log, experiment.state
     choose_export(experiment, say)
     if not state.something_is_left:
         remove_unnamed_checkpoints(experiment, say, ended=True)

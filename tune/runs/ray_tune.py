@@ -13,7 +13,7 @@ import ray.tune.search
 from tune.runs.callback import SAVE_SECONDS
 
 if TYPE_CHECKING:
-    from tune.experiments.events import TrialsOver
+    from tune.experiments.events import CutShort
     from tune.experiments.log import ExperimentLog
     from tune.search.searcher import Source
 
@@ -68,7 +68,7 @@ class RayStopper(_NotPickled, ray.tune.Stopper):
     def __init__(
         self,
         log: ExperimentLog,
-        look: Callable[[float], TrialsOver | None],
+        look: Callable[[float], CutShort | None],
         saving: Callable[[], bool] = lambda: False,
         problem: Callable[[], Exception | None] = lambda: None,
         save: Callable[[str], None] = lambda why: None,

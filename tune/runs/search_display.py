@@ -157,7 +157,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     if state.end is not None:
         say(console, f"ended     {state.end.text}")
         if state.end.reason == "failures":  # the first error whole: it is every trial's
-            runs = (state.repeats if state.cut else state.records).all()
+            runs = (state.repeats if state.repeats_cut else state.records).all()
             first = min((run for run in runs if run.error), key=lambda run: run.ended)
             say(console, f"the first error, of {role_of(first.trial_id)} {first.trial_id}:\n{first.error}")
     statuses = [trial.status for trial in outcome.trials]

@@ -17,7 +17,7 @@ from trainer.scoring.objectives import objective_value
 from tune.cluster.progress_channel import ProgressReader
 from tune.cluster.session import alive_nodes, head_watched, joined_address
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import TrialsOver
+from tune.experiments.events import CutShort
 from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.results import clips_of
@@ -71,11 +71,9 @@ class TrialRunner:
                 budget=state.budget_of,
             )
             self._run(left, callback, searcher, self.trials_over)
-        if state.over is None and state.all_ended:
-            log.append(TrialsOver())
-        elif state.over is None and searcher is not None and searcher.exhausted and not records.running():
+        if not state.trials_over and searcher is not None and searcher.exhausted and not records.running():
             text = f"all {len(records)} different settings of the space were tried"
-            log.append(TrialsOver(reason="space", text=text))
+            log.append(CutShort(reason="space", text=text))
 
     def run_repeats(self, display: SearchDisplay) -> None:
         """Run the repeats that are left, none stopped early; the log tells what comes of them, and what cut them."""
@@ -85,7 +83,7 @@ class TrialRunner:
         searcher = Repeater(state.wanted_repeats, records, self._capacity, callback.proposed)
         self._run(len(state.open_repeats), callback, searcher, self.final_round_cut)
 
-    def trials_over(self, now: float) -> TrialsOver | None:
+    def trials_over(self, now: float) -> CutShort | None:
         """What ends the trials, with the finalists' share kept back; `now` in seconds since the epoch."""
         options, state = self.session.plan.options, self.session.state
         runs = options.n_finalists * options.repeats
@@ -96,7 +94,7 @@ class TrialRunner:
         spent = self._spent(now, reserved_seconds=seconds, reserved_hours=hours)
         upper_end = self._upper_end() if options.budgets.target_wer is not None else None
         end = reached(options.budgets, spent, state.records, state.repeats, upper_end=upper_end)
-        return TrialsOver(reason=end.reason, text=end.text) if end else None
+        return CutShort(reason=end.reason, text=end.text) if end else None
 
     def _upper_end(self) -> float | None:
         """Of the 95 % interval of the best trial's objective, in percent; None where it is not known."""
@@ -109,12 +107,12 @@ class TrialRunner:
             self._upper_ends[best.checkpoint] = None if interval is None else interval[1]
         return self._upper_ends[best.checkpoint]
 
-    def final_round_cut(self, now: float) -> TrialsOver | None:
+    def final_round_cut(self, now: float) -> CutShort | None:
         """What cuts the final round short: nothing is kept back any more; plateau and target are for the trials."""
         state = self.session.state
         budgets = dataclasses.replace(self.session.plan.options.budgets, plateau_trials=None)
         end = reached(budgets, self._spent(now), state.records, state.repeats, final_round=True)
-        return TrialsOver(final_round=True, reason=end.reason, text=end.text) if end else None
+        return CutShort(final_round=True, reason=end.reason, text=end.text) if end else None
 
     def _spent(self, now: float, **reserved: float) -> Spent:
         state = self.session.state
@@ -132,7 +130,7 @@ class TrialRunner:
         left: int,
         callback: SearchCallback,
         source: Source,
-        look: Callable[[float], TrialsOver | None],
+        look: Callable[[float], CutShort | None],
     ) -> None:
         if not left:
             return

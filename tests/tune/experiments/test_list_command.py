@@ -18,7 +18,7 @@ from made_experiments import TRAINING, MadeLog, bring, made_trial, write_experim
 from s3_server import S3Server, give_keys
 
 from tune.cli import main
-from tune.experiments.events import TrialsOver
+from tune.experiments.events import CutShort
 from tune.experiments.experiment import LOCK_FILE, lock
 from tune.experiments.folder import EVENTS_FILE, ExperimentFolder
 from tune.experiments.listing import ExperimentLine, list_experiments
@@ -104,12 +104,12 @@ def test_how_it_ended(
     kind = ended.pop("kind", "search")
     settings = TRAINING if kind == "training" else {}
     log = MadeLog(tmp_path / "x", **settings)
-    cut = ended.get("status") == "interrupted"
-    log.session(trials=max(1, len(trials)) + cut)
+    interrupted = ended.get("status") == "interrupted"
+    log.session(trials=max(1, len(trials)) + interrupted)
     for number, wers in enumerate(trials, start=1):
         log.trial(f"{number:03d}", *wers, status=None if wers else "failed")
-    if not cut:
-        log.append(TrialsOver(**{name: ended[name] for name in ("reason", "text") if name in ended}))
+    if "reason" in ended:
+        log.append(CutShort(**ended))
     log.finish(ended.get("status", "completed"))
     line = of(tmp_path)["x"]
     assert line.state == state

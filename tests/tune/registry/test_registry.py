@@ -28,7 +28,7 @@ from s3_server import give_keys, s3_server
 
 from trainer.data.audio import SAMPLE_RATE, read_audio
 from tune.cli import main
-from tune.experiments.events import ExportChosen, ResultsWritten, TrialsOver
+from tune.experiments.events import ExportChosen, ResultsWritten
 from tune.experiments.experiment import Experiment, find_experiment
 from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri
 from tune.experiments.results import run_ids, write_results
@@ -72,7 +72,6 @@ def with_a_repeat(made: MadeLog) -> str:
     """A search whose winner is the repeat 003-r1, delivered; that one's run in MLflow."""
     made.session(trials=1, finalists=1, repeats=1)
     made.trial("003", 50.0, 30.0, 12.0)
-    made.append(TrialsOver())
     made.trial("003-r1", 50.0, 30.0, 11.0, seed=1)
     made.append(ExportChosen(run="003-r1"))
     made.finish()

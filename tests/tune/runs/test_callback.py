@@ -9,7 +9,7 @@ from made_experiments import RUNGS, MadeLog
 
 from trainer.config import TrainConfig
 from tune.cluster.progress_channel import EVALUATED, PROGRESS, SAVED, START
-from tune.experiments.events import TrialsOver
+from tune.experiments.events import CutShort
 from tune.runs.callback import SearchCallback
 from tune.runs.ray_tune import RaySearcher, RayStopper
 from tune.search.records import Records
@@ -107,7 +107,7 @@ def test_a_budgets_end_has_trials_save_and_waits_a_minute_for_that(monkeypatch: 
     now, saving, events, asked = [1000.0], [True], [], []
     monkeypatch.setattr("tune.runs.ray_tune.time.time", lambda: now[0])
     log: Any = SimpleNamespace(state=SimpleNamespace(events=1), problem=None, append=events.append)
-    end = TrialsOver(reason="time_budget", text="the time budget of 1h is spent")
+    end = CutShort(reason="time_budget", text="the time budget of 1h is spent")
     stopper = RayStopper(log, lambda _: end, lambda: saving[0], save=asked.append)
     assert not stopper.stop_all()
     assert (events, asked) == ([end], ["the time budget of 1h is spent"])
@@ -122,7 +122,7 @@ def test_a_budgets_end_has_trials_save_and_waits_a_minute_for_that(monkeypatch: 
 
 def test_no_trial_begins_while_a_budgets_end_waits() -> None:
     log: Any = SimpleNamespace(state=SimpleNamespace(events=1), problem=None, append=lambda _: None)
-    stopper = RayStopper(log, lambda _: TrialsOver(reason="time_budget"), lambda: True)
+    stopper = RayStopper(log, lambda _: CutShort(reason="time_budget", text=""), lambda: True)
     source = Repeater({"001-r1": {"seed": 1}, "001-r2": {"seed": 2}}, Records(), lambda: 2)
     searcher = RaySearcher(source, lambda: stopper.over)
     assert searcher.suggest("a") == {"seed": 1, "trial_id": "001-r1"}

@@ -12,7 +12,7 @@ from made_experiments import measured
 from test_state_machine import RESOURCES, RUNGS, begun, made_search
 
 from trainer.errors import ModelError
-from tune.experiments.events import TrialEnded, TrialProposed, TrialsOver, TrialStarted
+from tune.experiments.events import CutShort, TrialEnded, TrialProposed, TrialStarted
 from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
 from tune.experiments.log import read_log
@@ -79,12 +79,13 @@ class Search:
 
     def trials_over(self, reason: Any = None) -> list[str]:
         """The trials are over; the repeats that are left then."""
-        self.experiment.log.append(TrialsOver(reason=reason))
+        if reason is not None:
+            self.experiment.log.append(CutShort(reason=reason, text=f"they ended by {reason}"))
         return list(self.state.open_repeats)
 
     def end(self, cut: Any = None) -> dict[str, Any]:
         if cut is not None:
-            self.experiment.log.append(TrialsOver(final_round=True, reason=cut, text=f"it ended by {cut}"))
+            self.experiment.log.append(CutShort(final_round=True, reason=cut, text=f"it ended by {cut}"))
         if compare(self.experiment):  # of these files no mean can be made
             measure_average(self.experiment, _no_mean, lambda _: None)
         finish(self.experiment, pytest.fail)

@@ -12,13 +12,13 @@ from plans import search_plan
 from rich.console import Console
 
 from tune.experiments.events import (
+    CutShort,
     Entry,
     Event,
     FinalistsCompared,
     HeldOutMeasured,
     TrialEnded,
     TrialProposed,
-    TrialsOver,
     TrialStarted,
 )
 from tune.experiments.experiment import Experiment
@@ -122,7 +122,7 @@ def test_where_repeats_fail_it_shows_the_first_error(tmp_path: Path) -> None:
         name = f"004-r{number}"
         events += [TrialProposed(trial_id=name, config={}), TrialStarted(trial_id=name, folder=name)]
         events.append(TrialEnded(trial_id=name, status="failed", error=f"boom {number}"))
-    events.append(TrialsOver(final_round=True, reason="failures", text="3 trials in a row failed"))
+    events.append(CutShort(final_round=True, reason="failures", text="3 trials in a row failed"))
     lines = printed(outcome, *events)
     where = lines.index("ended     3 trials in a row failed")
     assert lines[where + 1 : where + 3] == ["the first error, of repeat 004-r1:", "boom 1"]

@@ -39,7 +39,7 @@ from trainer.errors import ModelError
 from tune.cluster.progress_channel import EVALUATED, SAVED, START
 from tune.cluster.resources import TrialResources
 from tune.experiments.checkpoint_files import CheckpointFiles
-from tune.experiments.events import Baseline, Data, ExportChosen, Prepared, SessionStarted, TrialsOver
+from tune.experiments.events import Baseline, Data, ExportChosen, Prepared
 from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
 from tune.experiments.log import parse, read_log
@@ -237,7 +237,7 @@ class SearchMachine(RuleBasedStateMachine):
     def look(self) -> None:
         """Choose the records that this stage works on, as `run_trials` and `run_repeats` do."""
         state = self.state
-        self.final = state.over is not None
+        self.final = state.trials_over
         records = state.repeats if self.final else state.records
         rules = NEVER_STOP if self.final else self.plan.space.scheduler
         judge = Judge(rules, RUNGS, records, 60.0)
@@ -388,12 +388,9 @@ class SearchMachine(RuleBasedStateMachine):
         if self.alive and (self.running or self.waiting()):
             return
         self.stop_trainings()
-        if not self.final:
-            if self.state.over is None and self.state.all_ended:
-                self.experiment.log.append(TrialsOver())
-            if self.state.over is not None and self.state.open_repeats:
-                self.look()
-                return
+        if not self.final and self.state.open_repeats:
+            self.look()
+            return
         if compare(self.experiment):
             measure_average(self.experiment, self.measure_mean, lambda _: None)
             assert not self.state.open_average
@@ -463,8 +460,7 @@ class SearchMachine(RuleBasedStateMachine):
         dropped = [run.trial_id for run in self.state.runs if run.weights_dropped]
         choose_export(self.experiment, pytest.fail)
         finish(self.experiment, pytest.fail)
-        failed = self.state.over is not None and self.state.over.reason == "failures"
-        if self.state.open_repeats or self.state.open_average or failed:
+        if self.state.open_repeats or self.state.open_average or self.state.failed:
             assert dropped == [run.trial_id for run in self.state.runs if run.weights_dropped]
         written = json.loads((self.plan.folder / RESULTS_FILE).read_text())
         made_again = results_of(self.plan.experiment_folder, read_log(self.plan.folder / EVENTS_FILE))
@@ -550,13 +546,10 @@ class SearchMachine(RuleBasedStateMachine):
     @invariant()
     def weights_go_only_behind_a_choice(self) -> None:
         content = (self.plan.folder / EVENTS_FILE).read_bytes()
-        state, compared = log_module.SearchState(), 0
+        state = log_module.SearchState()
         for entry in parse(content, Path(EVENTS_FILE)):
-            if isinstance(entry.event, SessionStarted):
-                compared = 0
-            compared += isinstance(entry.event, TrialsOver)
             if isinstance(entry.event, ExportChosen) and (going := state.superfluous(entry.event)):
-                assert compared, "nothing goes before the trials of its session are over"
+                assert state.trials_over, "nothing goes before the trials of its session are over"
                 assert not (state.end and state.end.reason == "failures")
                 assert not state.open_repeats
                 assert not state.open_average
@@ -676,5 +669,5 @@ def test_a_target_ends_the_search_once_the_best_is_below_it_by_more_than_noise(s
     assert search.alive
     search.measure("002", 4.0)
     assert not search.alive
-    assert search.state.over.reason == "target"
-    assert search.state.over.text.endswith("below the target of 15 %")
+    assert search.state.trials_cut.reason == "target"
+    assert search.state.trials_cut.text.endswith("below the target of 15 %")
