@@ -183,10 +183,8 @@ def draw_losses(analysis: Analysis) -> Picture | None:
             **_line(analysis, trial, "training loss"),
             **pointed([f"loss {loss:.3f} at {seen:,.0f} samples; {_describe(trial)}" for seen, loss in some]),
         )
-    if winner is not None and any(winner.losses):
-        known = [
-            (seen, loss) for (seen, _), loss in zip(winner.evaluations, winner.losses, strict=True) if loss
-        ]
+    if winner is not None and any(winner.losses.values()):
+        known = [(seen, loss) for seen, loss in sorted(winner.losses.items()) if loss]
         figure.add_scatter(
             x=[seen for seen, _ in known],
             y=[loss for _, loss in known],

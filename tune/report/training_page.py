@@ -26,7 +26,8 @@ def training_page(analysis: Analysis) -> str:
     rows: list[list[str]] = []
     best: list[int] = []
     if trial is not None:
-        for (seen, wer), loss in zip(trial.evaluations, trial.losses, strict=True):
+        for seen, wer in trial.evaluations:
+            loss = trial.losses[seen]
             best += [len(rows)] if seen == trial.best_samples_seen else []
             rows.append([f"{seen:,}", f"{seen / each:.2f}", f"{wer:.2f}", f"{loss:.3f}" if loss else ""])
     return render_page(

@@ -88,8 +88,8 @@ class Trial:
     """Samples seen and objective of every evaluation."""
     first_logged: dict[tuple[int, float | None], float] = dataclasses.field(default_factory=dict)
     """When an evaluation with these samples seen and this value was first in the log, in seconds since the epoch."""
-    losses: list[float] = dataclasses.field(default_factory=list)
-    """Evaluation loss of each of them."""
+    losses: dict[int, float] = dataclasses.field(default_factory=dict)
+    """Evaluation loss of each of them, by samples seen; 0 where it is not known."""
     finished: bool = False
     """Whether the last of them was at the full budget."""
     stop: Stop | None = None
@@ -154,18 +154,9 @@ class Trial:
         self.finished = bool(metrics.get("finished"))
         self.epoch = float(metrics["epoch"])
         self.value = value
-        loss = _number(metrics.get("eval_loss")) or 0.0
-        if not self.evaluations or self.evaluations[-1][0] < self.samples_seen:
-            self.evaluations.append((self.samples_seen, value))
-            self.losses.append(loss)
-        else:
-            # A trial whose checkpoint was lost comes by the same rungs again; at those behind it nothing is forgotten.
-            found = {
-                seen: (old, before) for (seen, old), before in zip(self.evaluations, self.losses, strict=True)
-            }
-            found[self.samples_seen] = (value, loss)
-            self.evaluations = [(seen, found[seen][0]) for seen in sorted(found)]
-            self.losses = [found[seen][1] for seen in sorted(found)]
+        # A trial whose checkpoint was lost comes by the same rungs again; at those behind it nothing is forgotten.
+        self.losses[self.samples_seen] = _number(metrics.get("eval_loss")) or 0.0
+        self.evaluations = sorted({**dict(self.evaluations), self.samples_seen: value}.items())
         if metrics.get("train_seconds"):
             self.samples_per_second = float(metrics["train_samples"]) / float(metrics["train_seconds"])
             self.train_seconds = self.samples_seen / max(self.samples_per_second, 1e-9)

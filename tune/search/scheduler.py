@@ -129,7 +129,7 @@ class Judge:
         """
         rises = self._settings.rising_rungs
         curve: list[tuple[float, float | None]] = [
-            (value, loss) for (_, value), loss in zip(record.evaluations, record.losses, strict=True)
+            (value, record.losses[at]) for at, value in record.evaluations
         ]
         if self._baseline is not None:
             curve.insert(0, (self._baseline, self._baseline_loss))

@@ -62,8 +62,8 @@ def _events_of(record: Trial) -> Iterator[Event]:
     yield TrialProposed(**named, config=record.config, effective_batch=record.effective_batch)
     yield TrialStarted(**named, folder=record.trial_id)
     rows = [
-        (seen, {"wer": wer, "cer": wer / 3, "eval_loss": loss})
-        for (seen, wer), loss in zip(record.evaluations, record.losses, strict=True)
+        (seen, {"wer": wer, "cer": wer / 3, "eval_loss": record.losses[seen]})
+        for seen, wer in record.evaluations
     ]
     if record.outcome == "diverged":
         rows.append((record.samples_seen, {"wer": None}))  # type: ignore[dict-item]
