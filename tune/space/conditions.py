@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from trainer.yaml_nodes import Problems
@@ -16,6 +16,7 @@ from tune.space.parameters import ChoiceParameter, Parameter, describe_when, sho
 
 Ranges: TypeAlias = Mapping[str, tuple[Parameter, ...]]
 """The searched fields, each with its ranges."""
+Values: TypeAlias = Callable[[str, Parameter], Iterable[Any]]
 
 
 def effective(name: str, point: Mapping[str, Any], fixed: Mapping[str, Any]) -> Any:
@@ -25,7 +26,7 @@ def effective(name: str, point: Mapping[str, Any], fixed: Mapping[str, Any]) -> 
 
 def active_index(ranges: Ranges, name: str, point: Mapping[str, Any], fixed: Mapping[str, Any]) -> int | None:
     """Index of the range of a field that counts in a point; None where the field is not searched there."""
-    for index, parameter in enumerate(ranges[name]):
+    for index, parameter in enumerate(ranges.get(name, ())):
         if all(_is_among(effective(other, point, fixed), values) for other, values in parameter.when):
             return index
     return None
@@ -131,36 +132,41 @@ def possible_values(
     name: str, point: Mapping[str, Any], ranges: Ranges, fixed: Mapping[str, Any]
 ) -> list[Any]:
     """What a choice can be in the trials of a point of the deciding settings."""
-    index = None if name in point or name not in ranges else active_index(ranges, name, point, fixed)
+    index = None if name in point else active_index(ranges, name, point, fixed)
     return [effective(name, point, fixed)] if index is None else ranges[name][index].points() or []
 
 
-def deciding_points(
-    ranges: Ranges, fixed: Mapping[str, Any], apart: Collection[str] = ()
+def deciding_points(ranges: Ranges, fixed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Values of the deciding settings, all that conditions tell apart; of `method`, by which rates differ, all."""
+    conditions = [condition for own in ranges.values() for each in own for condition in each.when]
+
+    def told_apart(name: str, parameter: Parameter) -> list[Any]:
+        points = parameter.points() or []
+        if name == "method":
+            return points
+        named = [
+            value
+            for value in points
+            if any(other == name and _is_among(value, values) for other, values in conditions)
+        ]
+        return named + next(([value] for value in points if value not in named), [])
+
+    return points_of(ranges, fixed, {*deciders(ranges), "method"}, told_apart)
+
+
+def points_of(
+    ranges: Ranges, fixed: Mapping[str, Any], names: Collection[str], values: Values
 ) -> Iterator[dict[str, Any]]:
-    """Values of the deciding settings, all that conditions tell apart; of the choices `apart` all values."""
-    named: dict[str, set[Any]] = {name: set() for name in deciders(ranges)}
-    for name in (name for name in apart if name in ranges):
-        named[name] = {value for each in ranges[name] for value in each.points() or ()}
-    for each in ranges.values():
-        for other, values in (condition for parameter in each for condition in parameter.when):
-            if other in named:
-                named[other].update(values)
-    names = [name for name in in_order(ranges) if name in named]
+    """All points of some fields, of each that is searched there with `values` of the range that counts."""
 
     def extended(point: dict[str, Any], left: list[str]) -> Iterator[dict[str, Any]]:
         if not left:
-            yield point
+            yield {name: point[name] for name in ranges if name in point}
             return
         name, *later = left
         index = active_index(ranges, name, point, fixed)
-        if index is None:
-            yield from extended(point, later)
-            return
-        points = ranges[name][index].points() or ()
-        named_values = [value for value in points if _is_among(value, named[name])]
-        others = next(([value] for value in points if value not in named_values), [])
-        for value in named_values + others:
-            yield from extended({**point, name: value}, later)
+        given = [{}] if index is None else ({name: value} for value in values(name, ranges[name][index]))
+        for own in given:
+            yield from extended(point | own, later)
 
-    return extended({}, names)
+    return extended({}, [name for name in in_order(ranges) if name in names])

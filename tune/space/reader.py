@@ -291,10 +291,10 @@ class SpaceReader:
     def _without_effect(self) -> Iterator[tuple[str, str]]:
         """Searched parameters that another setting switches off: the search would model noise."""
         ranges, fixed = self.ranges, self.fixed
-        points = list(deciding_points(ranges, fixed, apart=["method"]))
+        points = list(deciding_points(ranges, fixed))
 
         def where(name: str) -> list[dict[str, Any]]:
-            return [p for p in points if name in ranges and active_index(ranges, name, p, fixed) is not None]
+            return [point for point in points if active_index(ranges, name, point, fixed) is not None]
 
         steps = where("warmup_steps")
         if where("warmup_ratio") and (

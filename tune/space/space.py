@@ -13,7 +13,7 @@ from trainer.bounds import WEIGHT_OF
 from trainer.config import TrainConfig
 from trainer.mix import is_mix, read_mix
 from trainer.yaml_nodes import nearest
-from tune.space.conditions import active_index, deciders, deciding_points, in_order, key_of, possible_values
+from tune.space.conditions import active_index, deciders, deciding_points, key_of, points_of, possible_values
 from tune.space.parameters import AUTO, ChoiceParameter, FloatParameter, Parameter, hull, usual_value
 from tune.space.reader import check_overrides, read_space
 from tune.space.settings import SchedulerSettings, SearcherSettings
@@ -51,13 +51,9 @@ class SearchSpace:
         return {name: hull(ranges) for name, ranges in self.ranges.items()}
 
     @functools.cached_property
-    def deciding(self) -> list[str]:
+    def deciding(self) -> set[str]:
         """Searched fields that conditions look at."""
-        return [name for name in self._order if name in deciders(self.ranges)]
-
-    @functools.cached_property
-    def _order(self) -> list[str]:
-        return in_order(self.ranges)
+        return deciders(self.ranges)
 
     def searched_in(self, point: Mapping[str, Any], name: str) -> Parameter | None:
         """The range of a field that counts in a point; None where the field is not searched there."""
@@ -66,12 +62,7 @@ class SearchSpace:
 
     def draw(self, choose: Callable[[str, Parameter], Any]) -> dict[str, Any]:
         """A point, field by field, what others depend on first: `choose` draws a value of the range there."""
-        point: dict[str, Any] = {}
-        for name in self._order:
-            parameter = self.searched_in(point, name)
-            if parameter is not None:
-                point[name] = choose(name, parameter)
-        return {name: point[name] for name in self.ranges if name in point}
+        return next(points_of(self.ranges, self.fixed, self.ranges, lambda name, one: [choose(name, one)]))
 
     def all_points(
         self,
@@ -84,25 +75,17 @@ class SearchSpace:
             names: fields to which, with those that decide on any, points are confined; None for all.
             real: the one value that is taken of a range of real numbers each time, so that there are points with it.
         """
-        order = [name for name in self._order if names is None or name in names or name in self.deciding]
+        names = self.ranges if names is None else {*names, *self.deciding}
 
-        def extended(point: dict[str, Any], left: list[str]) -> Iterator[dict[str, Any]]:
-            if not left:
-                yield {name: point[name] for name in self.ranges if name in point}
-                return
-            parameter = self.searched_in(point, left[0])
-            if parameter is None:
-                yield from extended(point, left[1:])
-                return
-            values = parameter.points()
-            if values is None and real is not None and isinstance(parameter, FloatParameter):
-                values = [real(parameter)]
-            for value in values or ():
-                yield from extended({**point, left[0]: value}, left[1:])
+        def values(_: str, parameter: Parameter) -> list[Any]:
+            points = parameter.points()
+            if points is None and real is not None and isinstance(parameter, FloatParameter):
+                return [real(parameter)]
+            return points or []
 
-        ranges = (parameter for name in order for parameter in self.ranges[name])
+        ranges = (parameter for name, own in self.ranges.items() if name in names for parameter in own)
         if real is not None or all(parameter.points() is not None for parameter in ranges):
-            yield from extended({}, order)
+            yield from points_of(self.ranges, self.fixed, names, values)
 
     def outside(self, point: Mapping[str, Any]) -> list[str]:
         """Fields that are searched there, and of which the point has no value of the space."""
@@ -177,7 +160,7 @@ class SearchSpace:
         ]
         points = []
         for number, point in enumerate(self.try_first, start=1):
-            index = active_index(self.ranges, name, point, self.fixed) if name in self.ranges else None
+            index = active_index(self.ranges, name, point, self.fixed)
             default = defaults.get(index, default_learning_rate)
             points.append({**point, name: default} if point.get(name, 0) is None else point)
             if index is None or points[-1] is point or problems or ranges[name][index].contains(default):
@@ -204,8 +187,8 @@ class SearchSpace:
         """
         name = "learning_rate"
         by_range: dict[int | None, dict[float, str]] = {}
-        for point in deciding_points(self.ranges, self.fixed, apart=["method"]):
-            index = active_index(self.ranges, name, point, self.fixed) if name in self.ranges else None
+        for point in deciding_points(self.ranges, self.fixed):
+            index = active_index(self.ranges, name, point, self.fixed)
             for method in possible_values("method", point, self.ranges, self.fixed):
                 by_range.setdefault(index, {}).setdefault(by_method.get(method, usual), method)
         problems, known = [], {}
