@@ -42,10 +42,6 @@ from trainer.training.window import set_window
 _MODEL_INPUTS = ("input_features", "decoder_input_ids")
 
 
-class _NotFiniteError(Exception):
-    """A clip's loss is no finite number."""
-
-
 class WhisperTrainer(SavingTrainer):
     """Trains on a `BatchPlan`; measures WER against the clips' own texts.
 
@@ -241,30 +237,26 @@ class WhisperTrainer(SavingTrainer):
         """
         # All of it: what is returned is gathered from all workers, which NCCL does on devices alone.
         inputs = self._prepare_inputs(inputs)
-        tokens, losses = self._measure(inputs)
-        return None, tokens, (inputs["clips"], losses, inputs["labels"].ne(IGNORED).sum(-1))
-
-    def _measure(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids and summed cross entropy of each clip, of as many at a time as there is memory for."""
-        parts, finite = [], True
-        try:
-            parts = self._batch_size.in_parts(
-                len(inputs["labels"]),
-                lambda part: self._measure_at_once({name: value[part] for name, value in inputs.items()}),
-                self._greedy.forget,
-            )
-        except _NotFiniteError:
-            finite = False
-        if any_of(self.args, not finite):
+        parts = self._batch_size.in_parts(
+            len(inputs["labels"]),
+            lambda part: self._measure({name: value[part] for name, value in inputs.items()}),
+            self._greedy.forget,
+        )
+        tokens, losses = map(torch.cat, zip(*parts, strict=True))
+        if any_of(self.args, not bool(losses.isfinite().all())):
             raise DivergedError(
                 f"model={self._model_name!r}: its loss in the evaluation is not a finite number; "
                 "take another model, or precision=fp32"
             )
-        return torch.cat([tokens for tokens, _ in parts]), torch.cat([losses for _, losses in parts])
+        return None, tokens, (inputs["clips"], losses, inputs["labels"].ne(IGNORED).sum(-1))
 
-    def _measure_at_once(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids (B, most tokens of the model) and summed cross entropy (B,) of a batch."""
+    def _measure(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids (B, most tokens of the model) and summed cross entropy (B,) of a batch.
+
+        Nothing is transcribed where a clip's loss is no finite number.
+        """
         labels = inputs["labels"]
+        tokens = inputs["decoder_input_ids"][:, : self._n_prefix]  # of each clip its own
         set_window(self.model, inputs["input_features"].shape[-1])
         with torch.no_grad(), self.accelerator.autocast():
             encoded = self.model.get_encoder()(inputs["input_features"])
@@ -274,15 +266,10 @@ class WhisperTrainer(SavingTrainer):
             losses = clip_cross_entropy(self._projection, states, labels)
             finite = bool(losses.isfinite().all())
             # With DeepSpeed all write together, or none.
-            if any_of(self.args, not finite) if self._deepspeed_asked else not finite:
-                raise _NotFiniteError
-            tokens = transcribe_encoded(
-                self._writer,
-                inputs["decoder_input_ids"][:, : self._n_prefix],  # of each clip its own
-                encoded,
-                self._greedy,
-                in_step=self._deepspeed_asked,
-            )
+            if not (any_of(self.args, not finite) if self._deepspeed_asked else not finite):
+                tokens = transcribe_encoded(
+                    self._writer, tokens, encoded, self._greedy, in_step=self._deepspeed_asked
+                )
         rest = self.model.config.max_target_positions - tokens.shape[1]
         return functional.pad(tokens, (0, rest), value=self._collators["evaluation"].pad_token_id), losses
 
