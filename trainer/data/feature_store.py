@@ -77,7 +77,8 @@ def build_features(
     for role, clips in table.splits.items():
         for number, start in enumerate(range(0, max(1, len(clips)), SHARD_CLIPS)):
             some = clips[start : start + SHARD_CLIPS]
-            shard = _Shard(folder, role, number, some, waveforms=waveforms and role == "train")
+            kinds = [FEATURES, *([WAVEFORMS] if waveforms and role == "train" else [])]
+            shard = _Shard(folder, role, number, some, kinds)
             if not shard.is_written():
                 left.append(shard)
     outcomes = over_clips(
@@ -123,22 +124,21 @@ class _Shard:
     role: str
     number: int
     clips: Sequence[Clip]
-    waveforms: bool
+    kinds: Sequence[str]
+    """Of files beside the index."""
 
     def file(self, kind: str) -> Path:
         return shard_file(self.folder, self.role, self.number, kind)
 
     def is_written(self) -> bool:
         """Whether an earlier run did."""
-        kinds = ["parquet", *([WAVEFORMS] if self.waveforms else [])]
-        return all(self.file(kind).exists() for kind in kinds)
+        return all(self.file(kind).exists() for kind in (*self.kinds, "parquet"))
 
     def write(self, outcomes: Iterable[_Outcome]) -> None:
         """Write what came of the clips, in their order."""
         rows = []
         with contextlib.ExitStack() as stack:
-            kinds = [FEATURES, *([WAVEFORMS] if self.waveforms else [])]
-            files = {kind: stack.enter_context(self.file(kind).open("wb")) for kind in kinds}
+            files = {kind: stack.enter_context(self.file(kind).open("wb")) for kind in self.kinds}
             for clip, (row, arrays) in zip(self.clips, outcomes, strict=True):
                 for kind, file in files.items():
                     if kind in arrays:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import WhisperFeatureExtractor
 
-FEATURE_TOLERANCE = 1e-3
-"""Largest difference of padded-back features from the extractor's float32: float16's rounding up to 4."""
-
 
 def count_frames(extractor: WhisperFeatureExtractor, samples: int) -> int:
     """Feature frames of a clip of so many samples.
@@ -70,7 +67,8 @@ def pad_features(
         half: as float16, in which features are stored: half the bytes to copy to a GPU, which can widen them.
 
     Returns:
-        float32 or float16 tensor (batch, n_mels, n_frames), within `FEATURE_TOLERANCE` of the extractor's own.
+        float32 or float16 tensor (batch, n_mels, n_frames), within 1e-3 of the extractor's own: float16's
+        rounding up to 4.
     """
     import torch
 

@@ -23,7 +23,7 @@ from trainer.data.cache import found_or_built, is_complete
 from trainer.data.clip import Clip
 from trainer.data.clips import ClipTable, load_clips
 from trainer.data.columns import PLAIN, Origin
-from trainer.data.drops import Drop, check_drops, check_usable, count_by_reason
+from trainer.data.drops import Drop, check_drops, check_usable
 from trainer.data.feature_store import (
     FEATURES,
     WAVEFORMS,
@@ -225,9 +225,6 @@ class PreparedData:
         """Usable clips of each split, of a stream about as many as it has."""
         streamed = {"train": self.stream.n_clips} if self.stream else {}
         return streamed | {name: len(split) for name, split in self.splits.items()}
-
-    def drop_counts(self) -> dict[str, int]:
-        return count_by_reason(self.drops)
 
     def write_dropped(self, path: str | Path) -> None:
         """List the dropped clips, one JSON object a line: split, name, reason, detail."""

@@ -10,15 +10,12 @@ from trainer.data.columns import SPEAKER_NAMES
 from trainer.data.drops import DROP_REASONS, Drop, count_by_reason
 from trainer.data.grouping import cells
 from trainer.inspection.characters import foreign_script, main_scripts, odd_characters
-from trainer.inspection.entries import Entry, measured_clips, speech
+from trainer.inspection.entries import Entry, Groups, measured_clips, speech
 from trainer.inspection.findings import Finding, make_finding
 from trainer.inspection.rates import misfitting
 from trainer.inspection.sound import SILENT, Sound
 from trainer.inspection.texts import count_words, detect_languages, grouped, markup, shorten
 from trainer.languages import language_name
-
-Groups = Mapping[str, Sequence[Entry]]
-"""Clips by the code of their language, or by split."""
 
 _QUIET, _QUIET_BY = -45.0, 25.0
 """Very quiet is below this level, or below -35 and by so many dB under the usual of the data set."""

@@ -6,7 +6,7 @@ That is told by the code that leaves them out.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trainer.config import TrainConfig
@@ -49,6 +49,10 @@ class Entry:
     @property
     def text(self) -> str:
         return self.clip.text
+
+
+Groups = Mapping[str, Sequence[Entry]]
+"""Clips by split, or by the code of their language."""
 
 
 def measured_clips(entries: Iterable[Entry]) -> list[tuple[Entry, Sound]]:
@@ -95,15 +99,14 @@ def find_limits(config: TrainConfig) -> Limits:
 
 
 def find_left_out(
-    config: TrainConfig, table: ClipTable, entries: Sequence[Entry], limits: Limits, *, whole: bool
+    config: TrainConfig, table: ClipTable, by_split: Groups, limits: Limits, *, whole: bool
 ) -> tuple[list[Drop], str | None]:
     """The clips that a search would drop, and the error that it would stop with; counts the tokens of the others.
 
     The share of drops can be judged where the `whole` data was listened to.
     """
     unusable, too_long, left = list[Drop](), list[Drop](), dict[str, list[Entry]]()
-    for split in table.splits:
-        mine = [entry for entry in entries if entry.split == split]
+    for split, mine in by_split.items():
         unusable += [
             dataclasses.replace(entry.sound, split=split, name=entry.name)
             for entry in mine

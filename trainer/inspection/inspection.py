@@ -27,6 +27,7 @@ from trainer.inspection.checks import (
 )
 from trainer.inspection.entries import (
     Entry,
+    Groups,
     Limits,
     find_left_out,
     find_limits,
@@ -114,7 +115,7 @@ def inspect_data(
     for done, (entry, sound) in enumerate(zip(chosen, sounds, strict=True), start=1):
         entry.sound = sound
         on_progress("listening", done, len(chosen))
-    drops, stops = find_left_out(config, table, entries, limits, whole=len(chosen) == len(entries))
+    drops, stops = find_left_out(config, table, by_split, limits, whole=len(chosen) == len(entries))
     groups = grouped(entries, lambda entry: entry.language)
     rates, misfits = find_misfitting(groups)
     findings = [
@@ -145,7 +146,7 @@ def inspect_data(
     )
 
 
-def _sampled(by_split: Mapping[str, Sequence[Entry]], sample: int | None, seed: int) -> list[Entry]:
+def _sampled(by_split: Groups, sample: int | None, seed: int) -> list[Entry]:
     """The clips to listen to: all, or of each split its share of the sample, at least one."""
     total = sum(map(len, by_split.values()))
     if sample is None or sample >= total:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 
@@ -14,6 +13,7 @@ from trainer.data.audio import AudioError, decode_each
 from trainer.data.clip import Clip
 from trainer.data.clips import ClipTable
 from trainer.data.drops import Drop, check_drops, check_usable
+from trainer.data.embedded import is_file
 from trainer.data.prepared import PreparedData, prepare
 from trainer.errors import DataError
 from trainer.model.processor import load_processor, window_seconds
@@ -38,7 +38,7 @@ def prepared_sample(config: TrainConfig, table: ClipTable, *, waveforms: bool) -
     there: dict[str, list[Clip]] = {}
     missing: list[Drop] = []
     for role, clips in table.splits.items():
-        found = [_is_there(clip) for clip in clips]
+        found = [not clip.path or is_file(clip.path) for clip in clips]  # one inside a table is
         there[role] = list(itertools.compress(clips, found))
         gone = [clip for clip, is_there in zip(clips, found, strict=True) if not is_there]
         for _, problem in decode_each((clip.source() for clip in gone[:1]), max_seconds=window):
@@ -54,11 +54,6 @@ def prepared_sample(config: TrainConfig, table: ClipTable, *, waveforms: bool) -
         except DataError as error:
             raise DataError(f"{error} (of {sample.total} clips that were read, as a sample)") from error
         yield data
-
-
-def _is_there(clip: Clip) -> bool:
-    """Whether the clip's file is; one that is inside a table is."""
-    return not clip.path or os.path.exists(clip.path)  # noqa: PTH110 - Path raises where a name is too long
 
 
 def _spread(clips: Sequence[Clip]) -> list[Clip]:

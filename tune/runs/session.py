@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from rich.console import Console
 
+from trainer.data.drops import count_by_reason
 from trainer.scoring.translation import TRANSLATE
 from tune.cluster.progress_channel import ProgressChannel, start_channel
 from tune.cluster.resources import TrialResources
@@ -207,7 +208,7 @@ class Session:
             resources=self.resources,
             data=data_of(data, plan.base.weights),
             baseline=baseline,
-            dropped=data.drop_counts(),
+            dropped=count_by_reason(data.drops),
             notes=tuple(data.notes),
             versions=package_versions(),
         )

@@ -11,6 +11,7 @@ import soundfile
 from make_data import ROWS, examples, records, sizes, snapshot, tone, write_clips, write_manifest
 
 from trainer.config import TrainConfig
+from trainer.data.drops import count_by_reason
 from trainer.data.prepared import prepare
 from trainer.errors import DataError
 
@@ -42,7 +43,7 @@ def test_drops_are_counted_and_listed(config: TrainConfig, tmp_path: Path) -> No
     config = config.replace(data=str(bad_data(tmp_path)), row_filter=None, max_dropped_share=0.5)
     data = prepare(config.replace(remove_punctuation=True))
     ones = dict.fromkeys(("too_long_audio", "empty_audio", "too_long_text"), 1)
-    assert data.drop_counts() == {"unreadable_audio": 2, "empty_text": 2, **ones}
+    assert count_by_reason(data.drops) == {"unreadable_audio": 2, "empty_text": 2, **ones}
     assert (data.total, sizes(data)) == (22, {"train": 13, "validation": 2})
     data.write_dropped(tmp_path / "dropped.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "dropped.jsonl").read_text().splitlines()]
@@ -69,7 +70,7 @@ def test_other_texts_without_the_source(config: TrainConfig, tmp_path: Path, beg
     bare = plain.replace(remove_punctuation=True, lowercase=True)
     first, other = (plain, bare) if begin_with_marks else (bare, plain)
     data, expected = prepare(first), prepare(other)
-    assert {prepare(config).drop_counts()["too_long_text"] for config in (plain, bare)} == {1, 2}
+    assert {count_by_reason(prepare(config).drops)["too_long_text"] for config in (plain, bare)} == {1, 2}
     shutil.rmtree(tmp_path / "clips")
     bad.unlink()
     made = data.with_texts(other)
@@ -98,7 +99,7 @@ def test_audio_that_is_cut_off_and_channels_that_cancel_each_other(
         for name in ("cut.mp3", "opposite.wav")
     ]
     data = prepare(config.replace(data=str(write_manifest(tmp_path / "odd.csv", rows)), row_filter=None))
-    assert data.drop_counts() == {"incomplete_audio": 1}
+    assert count_by_reason(data.drops) == {"incomplete_audio": 1}
     assert re.fullmatch(r"cut off or damaged: announces 1\.5\d s, holds 0\.\d\d s", data.drops[0].detail)
     assert "dropped 1 of 10 clips: 1 audio that is cut off or damaged" in data.notes
     note = "1 clip has channels that cancel each other (opposite phase): one channel is used, not the mean"

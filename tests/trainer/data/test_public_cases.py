@@ -16,6 +16,7 @@ from make_data import RATE, load, refused, sizes, tone
 
 from trainer.config import TrainConfig
 from trainer.data.audio import AudioError, decode_each
+from trainer.data.drops import count_by_reason
 from trainer.data.prepared import prepare
 from trainer.errors import DataError
 from trainer.model.processor import load_processor
@@ -411,8 +412,8 @@ def test_16_silence_is_taught_as_nothing(tmp_path: Path, config: TrainConfig) ->
     data, _ = write(Case({"x.csv": rows}), tmp_path / "here")
     config = config.replace(data=data, row_filter=None, split_by=None, max_dropped_share=0.6)
     kept, dropped = (prepare(config.replace(empty_text=name)) for name in ("keep", "drop"))
-    assert len(dropped.splits["train"]) == 1 and dropped.drop_counts() == {"empty_text": 2}
-    assert len(kept.splits["train"]) == 2 and kept.drop_counts() == {"empty_text": 1}
+    assert len(dropped.splits["train"]) == 1 and count_by_reason(dropped.drops) == {"empty_text": 2}
+    assert len(kept.splits["train"]) == 2 and count_by_reason(kept.drops) == {"empty_text": 1}
     spoken, silent = (kept.splits["train"].labels(at) for at in range(2))
     assert silent == [*spoken[:4], spoken[-1]], "the prefix and the end"
 
