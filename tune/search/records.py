@@ -268,41 +268,32 @@ class Trial:
         return max(self.epoch, float(self.progress.get("epoch", 0.0)))
 
 
-class Records:
-    """All trials, or all repeats; safe to read from several threads while one folds events into it."""
+class Records(dict[str, Trial]):
+    """All trials, or all repeats, by name; safe to read from several threads while one folds events into it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.lock = threading.RLock()
-        self._trials: dict[str, Trial] = {}
         self._sorted: list[Trial] | None = None
-
-    def __getitem__(self, trial_id: str) -> Trial:
-        return self._trials[trial_id]
-
-    def __contains__(self, trial_id: str) -> bool:
-        return trial_id in self._trials
-
-    def __len__(self) -> int:
-        return len(self._trials)
 
     def add(self, record: Trial) -> Trial:
         with self.lock:
-            self._trials[record.trial_id] = record
+            self[record.trial_id] = record
             self._sorted = None
         return record
 
     def start(self, trial_id: str, config: dict[str, Any], effective_batch: int = 0) -> Trial:
         """Add a trial that runs now, or find the one of this number."""
         with self.lock:
-            if trial_id not in self._trials:
+            if trial_id not in self:
                 self.add(Trial(trial_id, config, effective_batch, started=time.time()))
-            return self._trials[trial_id]
+            return self[trial_id]
 
     def all(self) -> Sequence[Trial]:
         """The trials by number."""
         with self.lock:
             if self._sorted is None:
-                self._sorted = [self._trials[key] for key in sorted(self._trials, key=trial_order)]
+                self._sorted = [self[key] for key in sorted(self, key=trial_order)]
             return self._sorted
 
     def running(self) -> list[Trial]:
