@@ -145,17 +145,15 @@ class Verdict:
         return [found.trial_id for found in alike if found.trial_id != self.winner]
 
     def describe(self) -> str:
-        """`reason`, and to whom no difference is shown."""
-        others = [name for name in self.undecided if name != self.scores[0].trial_id]
-        return f"{self.reason}; no difference to {', '.join(others)} is shown" if others else self.reason
-
-    @property
-    def reason(self) -> str:
-        """Why the winner won, in words that follow "trial": `001 has the lowest mean, by more than noise`."""
-        if self.passed_over is not None:
-            return f"{self.winner} wins, because {self.passed_over} loses more on the guards"
+        """Why the winner won, in words that follow "trial": `001 has the lowest mean, by more than noise`; and to whom
+        no difference is shown.
+        """
         sure = ", by more than noise" if len(self.scores) > 1 and not self.tie else ""
-        return f"{self.winner} has the lowest mean{sure}"
+        reason = f"{self.winner} has the lowest mean{sure}"
+        if self.passed_over is not None:
+            reason = f"{self.winner} wins, because {self.passed_over} loses more on the guards"
+        others = [name for name in self.undecided if name != self.scores[0].trial_id]
+        return f"{reason}; no difference to {', '.join(others)} is shown" if others else reason
 
 
 def judge_finalists(repeats: Mapping[str, Sequence[Repeat]]) -> Verdict:
@@ -177,13 +175,11 @@ def judge_finalists(repeats: Mapping[str, Sequence[Repeat]]) -> Verdict:
     judged = []
     for found in scores:
         runs = repeats[found.trial_id]
-        known = dataclasses.replace(found, mean_interval=mean_interval(runs, noise))
+        known: dict[str, Any] = {"mean_interval": mean_interval(runs, noise)}
         if found is not lead:
             low, high = _difference_interval(repeats[lead.trial_id], runs, noise)
-            known = dataclasses.replace(
-                known, difference=found.mean - lead.mean, interval=(low, high), tied=low <= 0.0
-            )
-        judged.append(known)
+            known |= {"difference": found.mean - lead.mean, "interval": (low, high), "tied": low <= 0.0}
+        judged.append(dataclasses.replace(found, **known))
     return Verdict(judged, lead.trial_id, tie=any(found.tied for found in judged))
 
 
@@ -325,11 +321,7 @@ def _reach(clips: ClipErrors | None, *, difference: bool = False) -> tuple[float
         found = difference_interval(clips.word_errors, clips.words)
     else:
         found = rate_interval(clips.word_errors, clips.words, clips.worst_of)
-    if found is None:
-        return None
-    counted = (clips.words > 0) | (clips.word_errors != 0)
-    rate = ClipErrors(clips.word_errors[counted], clips.words[counted]).rate
-    return rate - found[0], found[1] - rate
+    return None if found is None else (clips.rate - found[0], found[1] - clips.rate)
 
 
 def _widest(runs: Sequence[ClipErrors]) -> tuple[float, float] | None:
