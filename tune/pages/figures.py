@@ -91,11 +91,7 @@ def label(text: str, most: int = 10_000) -> str:
     return escape(text if len(text) <= most else f"{text[: most - 1]}…", quote=False)
 
 
-def tip(text: str) -> str:
-    """What is shown where one points, in lines that a phone has room for."""
-    return "<br>".join(escape(line, quote=False) for line in textwrap.wrap(text, _TIP_LETTERS))
-
-
 def pointed(texts: list[str]) -> dict[str, Any]:
-    """Properties of a trace that shows these texts where one points, and nothing else."""
-    return {"hoverinfo": "text", "hovertext": [tip(text) for text in texts]}
+    """Properties of a trace that shows these texts where one points, in lines that a phone has room for."""
+    tips = ["<br>".join(map(label, textwrap.wrap(text, _TIP_LETTERS))) for text in texts]
+    return {"hoverinfo": "text", "hovertext": tips}
