@@ -22,8 +22,6 @@ RATES = (WER, "cer", "wer_orthographic", "cer_orthographic", CHRF_ERROR, "chrf",
 """All that are measured: the first four of transcripts, the others of translations."""
 _OF = "@"
 """Between a rate and a source: `wer@fleurs`."""
-Sources = dict[str, dict[str, float]]
-"""Rates in percent by source."""
 
 
 def objective_name(rates: Mapping[str, Any]) -> str:
@@ -64,9 +62,9 @@ def named_rates(sources: Mapping[str, Mapping[str, float]], before: str = "") ->
     }
 
 
-def rates_by_source(metrics: Mapping[str, Any]) -> Sources:
+def rates_by_source(metrics: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """The rates of sources among others (as `combine` names them), as numbers."""
-    found: Sources = {}
+    found: dict[str, dict[str, float]] = {}
     for key, value in metrics.items():
         rate, of, source = key.partition(_OF)
         if of:
