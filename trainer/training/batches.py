@@ -169,19 +169,14 @@ class BatchPlan:
 
         Each step has the size that it would have, and all clips of the pool are seen by its end.
         """
-        sizes = [int(self.boundaries[step + 1] - self.boundaries[step]) for step in pool]
-        order: Sequence[int] = range(len(sizes))
-        positions = np.arange(len(lengths))
+        sizes = np.diff(self.boundaries[pool.start : pool.stop + 1])
+        order, positions = np.arange(len(sizes)), np.arange(len(lengths))
         if self.by_length and self.frames is not None:
             positions = np.argsort(lengths, kind="stable")
             generator = np.random.default_rng([self.seed, pool.start, _POOL_STEPS])
-            order = generator.permutation(len(sizes)).tolist()
-        by_step: dict[int, np.ndarray] = {}
-        taken = 0
-        for step in order:
-            by_step[step] = positions[taken : taken + sizes[step]]
-            taken += sizes[step]
-        return (by_step[step] for step in range(len(sizes)))
+            order = generator.permutation(len(sizes))
+        parts = np.split(positions, np.cumsum(sizes[order])[:-1])
+        return (parts[place] for place in np.argsort(order))
 
 
 class PlannedBatches:
