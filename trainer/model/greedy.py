@@ -56,7 +56,7 @@ class GreedyDecoder:
                 long as the decoder is used.
             on_gpu: whether it is decoded as on a GPU; `None`: where it is on one.
         """
-        self._model = model
+        self.model = model
         self._on_gpu = model.device.type == "cuda" if on_gpu is None else on_gpu
         self._caches: _Caches | None = None
 
@@ -78,7 +78,7 @@ class GreedyDecoder:
         Returns:
             token ids (B, T) with the prefix in front, filled with the pad token behind each end token.
         """
-        generation, device = self._model.generation_config, encoded.device
+        generation, device = self.model.generation_config, encoded.device
         begins = torch.as_tensor(prefix, device=device)
         first = begins.shape[-1]
         ends = torch.tensor(_as_list(generation.eos_token_id), device=device)
@@ -95,7 +95,7 @@ class GreedyDecoder:
         caches = self._caches = self._encoder_caches(encoded, max_length)
         tokens, begin = transcripts[:, :first], 0
         for position in range(first, max_length):
-            scores = _scores(self._model, caches, tokens, positions[begin:position], position)
+            scores = _scores(self.model, caches, tokens, positions[begin:position], position)
             scores.index_fill_(1, never, -torch.inf)
             if position == first:
                 scores.index_fill_(1, not_first, -torch.inf)
@@ -118,14 +118,14 @@ class GreedyDecoder:
     def _encoder_caches(self, encoded: torch.Tensor, max_length: int) -> _Caches:
         """Caches with keys and values of the encoder's output: those of the batch before, where these fit in."""
         caches = self._caches
-        for number, layer in enumerate(self._model.get_decoder().layers):
+        for number, layer in enumerate(self.model.get_decoder().layers):
             attention = layer.encoder_attn
             for part, projection in enumerate((attention.k_proj, attention.v_proj)):
                 states = _heads(projection(encoded), attention.num_heads)
                 if caches is None or not caches.hold(states, max_length):
                     caches = self._caches = None  # first, so that there is room
                     clips, heads, positions, width = states.shape
-                    layers = range(self._model.config.decoder_layers)
+                    layers = range(self.model.config.decoder_layers)
                     caches = _Caches(
                         own=[states.new_empty(2, clips, heads, max_length, width) for _ in layers],
                         cross=[states.new_empty(2, clips, heads, positions, width) for _ in layers],

@@ -17,7 +17,6 @@ from trainer.model.whisper import load_model, resolve_precision, with_bf16_decod
 
 if TYPE_CHECKING:
     import torch
-    from transformers import WhisperForConditionalGeneration
 
     from trainer.data.prepared import PreparedSplit
     from trainer.model.greedy import GreedyDecoder
@@ -44,12 +43,7 @@ class Transcripts:
 
 
 def transcribe_encoded(
-    model: WhisperForConditionalGeneration,
-    prefixes: torch.Tensor,
-    encoded: Any,
-    greedy: GreedyDecoder,
-    *,
-    in_step: bool = False,
+    greedy: GreedyDecoder, prefixes: torch.Tensor, encoded: Any, *, in_step: bool = False
 ) -> torch.Tensor:
     """Token ids (B, T) for encoder outputs, without timestamps.
 
@@ -67,7 +61,7 @@ def transcribe_encoded(
 
     from trainer.model.greedy import is_plain_greedy
 
-    hidden = encoded.last_hidden_state
+    model, hidden = greedy.model, encoded.last_hidden_state
     # Whisper's own does not count the prefix in `max_length`, the generic function does.
     limit = min(model.generation_config.max_length + prefixes.shape[1], model.config.max_target_positions)
     if is_plain_greedy(model.generation_config) and not in_step:
@@ -149,7 +143,7 @@ class Decoder:
                     f"model={self.config.model!r}: its numbers are not finite; take another model, or precision=fp32"
                 )
             begins = torch.tensor(prefixes, device=self.device)
-            tokens: list[list[int]] = transcribe_encoded(self.model, begins, encoded, self.greedy).tolist()
+            tokens: list[list[int]] = transcribe_encoded(self.greedy, begins, encoded).tolist()
         return tokens
 
     def texts(self, tokens: list[list[int]]) -> list[str]:

@@ -75,7 +75,7 @@ class WhisperTrainer(SavingTrainer):
         self._projection = Projection.put_into(kwargs["model"])
         super().__init__(eval_dataset=SplitDataset(evaluation), compute_metrics=self._error_rates, **kwargs)
         self.loss_is_scaled_for_ga = True
-        self._writer, self._greedy = self.model, GreedyDecoder(self.model)
+        self._greedy = GreedyDecoder(self.model)
         self._batch_size = BatchSize(config.eval_batch_size, same_everywhere=self._deepspeed_asked)
         self.remove_callback(PrinterCallback)
         self.predictions: list[str] = []
@@ -209,13 +209,12 @@ class WhisperTrainer(SavingTrainer):
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """The stock loop, with adapters merged; in bf16 the decoder's weights are cast once."""
         with merged(self.model):
-            if self.accelerator.mixed_precision == "bf16" and not self._deepspeed_asked:
-                self._writer = with_bf16_decoder(self.model)
-            self._greedy = GreedyDecoder(self._writer)
+            low = self.accelerator.mixed_precision == "bf16" and not self._deepspeed_asked
+            self._greedy = GreedyDecoder(with_bf16_decoder(self.model) if low else self.model)
             try:
                 return super().evaluation_loop(*args, **kwargs)
             finally:
-                self._writer, self._greedy = self.model, GreedyDecoder(self.model)
+                self._greedy = GreedyDecoder(self.model)
 
     def prediction_step(
         self,
@@ -267,9 +266,7 @@ class WhisperTrainer(SavingTrainer):
             finite = bool(losses.isfinite().all())
             # With DeepSpeed all write together, or none.
             if not (any_of(self.args, not finite) if self._deepspeed_asked else not finite):
-                tokens = transcribe_encoded(
-                    self._writer, tokens, encoded, self._greedy, in_step=self._deepspeed_asked
-                )
+                tokens = transcribe_encoded(self._greedy, tokens, encoded, in_step=self._deepspeed_asked)
         rest = self.model.config.max_target_positions - tokens.shape[1]
         return functional.pad(tokens, (0, rest), value=self._collators["evaluation"].pad_token_id), losses
 
