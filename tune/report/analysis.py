@@ -239,18 +239,6 @@ class Analysis(Experiment):
         return None if base is None or not clips else gain_interval(clips, base, self.seeds)
 
     @property
-    def gain_noise(self) -> str:
-        """Why the gain over the base model may be chance; empty where it is more, or there is none."""
-        value, base = self.state.value, self.state.comparable_base
-        if value is None or value >= base:
-            return ""
-        if self.gain is None:
-            sure = base - value > self.pair_noise
-            return "" if sure else f"two seeds can differ by {self.pair_noise:.1f} points"
-        low, high = self.gain
-        return "" if low > 0 else f"its 95 % interval, {low:.2f} to {high:.2f} points, includes zero"
-
-    @property
     def gain_text(self) -> str:
         """How much better than the base model the result is and how sure that is, for screen and page; empty where
         nothing was measured, or it is no better.
@@ -259,13 +247,17 @@ class Analysis(Experiment):
         if value is None or value >= base:
             return ""
         text = f"{base - value:.2f} points: {100 * (base - value) / base:.0f} % fewer errors"
-        if self.gain_noise:
-            return f"{text}; within noise: {self.gain_noise}"
-        return (
-            text
-            if self.gain is None
-            else "{}, 95 % interval {:.2f} to {:.2f} points".format(text, *self.gain)
-        )
+        if self.gain is None:
+            sure = base - value > self.pair_noise
+            return (
+                text
+                if sure
+                else f"{text}; within noise: two seeds can differ by {self.pair_noise:.1f} points"
+            )
+        low, high = self.gain
+        if low > 0:
+            return f"{text}, 95 % interval {low:.2f} to {high:.2f} points"
+        return f"{text}; within noise: its 95 % interval, {low:.2f} to {high:.2f} points, includes zero"
 
     @property
     def who(self) -> str:
