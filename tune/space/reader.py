@@ -117,8 +117,8 @@ class SpaceReader:
         self.lines: dict[str, int] = {}
         """Line of each field that the file names, also of those with a problem."""
         self._range_lines: dict[str, list[int]] = {}
-        self._point_nodes: list[tuple[yaml.MappingNode, dict[str, yaml.Node]]] = []
-        """Of each point: its node, and those of its values that can be used."""
+        self._points: list[tuple[yaml.MappingNode, dict[str, yaml.Node], dict[str, Any]]] = []
+        """Of each point as it is written: its node, those of its values, and the values."""
 
     def read(self, root: yaml.MappingNode) -> None:
         points: yaml.Node | None = None
@@ -134,7 +134,7 @@ class SpaceReader:
             else:
                 self._entry(key, key_node, node)
         if points is not None:  # last: they are checked against the parameters
-            self._points(points)
+            self._read_points(points)
 
     def apply(self, overrides: Mapping[str, Any]) -> None:
         """Put values of options in place of the file's, then check what only shows in the whole."""
@@ -154,13 +154,10 @@ class SpaceReader:
             self.ranges, self.fixed, self._range_lines, {*overrides, *wrong}, self.problems
         )
         left_out = searched - self.ranges.keys()
-        points, self.points = self.points, []
-        for number, ((node, values), point) in enumerate(
-            zip(self._point_nodes, points, strict=True), start=1
-        ):
+        for number, (node, nodes, point) in enumerate(self._points, start=1):
             before = len(self.problems.found)
             given = {key: value for key, value in point.items() if key not in left_out}
-            completed = self._completed(f"try_first: point {number}: ", node, given, values)
+            completed = self._completed(f"try_first: point {number}: ", node, given, nodes)
             of_other_branch = any(point.get(key, value) != value for key, value in decided.items())
             if of_other_branch and len(self.problems.found) > before:
                 del self.problems.found[before:]  # an option has cut off the branch that it was for
@@ -221,7 +218,7 @@ class SpaceReader:
                 self.ranges[key] = ranges
                 self._range_lines[key] = [line_of(position) for position in positions]
 
-    def _points(self, node: yaml.Node) -> None:
+    def _read_points(self, node: yaml.Node) -> None:
         if not isinstance(node, yaml.SequenceNode):
             self.problems.add(node, "try_first: must be a list of points, as in - {learning_rate: 1e-4}")
             return
@@ -246,8 +243,7 @@ class SpaceReader:
                 self.problems.add(key_node, f"{where}{key}: is not searched in this file; {hint}")
             else:
                 point[key] = read_value(key, value_node, self.problems, f"{where}{key}=")
-        self.points.append(point)
-        self._point_nodes.append((node, nodes))
+        self._points.append((node, nodes, point))
 
     def _completed(
         self, where: str, node: yaml.MappingNode, given: dict[str, Any], nodes: Mapping[str, yaml.Node]
