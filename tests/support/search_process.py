@@ -14,7 +14,8 @@ from mlflow_server import shared_folder
 from processes import TUNE, family
 
 from tune.experiments.folder import EVENTS_FILE
-from tune.experiments.log import read_log
+from tune.experiments.log import fold
+from tune.experiments.state import SearchState
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ["--set", "max_train_clips=48", "--set", "max_eval_clips=12", "--set", "generation_max_length=24"]
@@ -94,6 +95,10 @@ class Search:
 
 def results(experiment: Path) -> dict[str, Any]:
     return json.loads((experiment / "results.json").read_text())
+
+
+def read_log(path: Path) -> SearchState:
+    return fold(path.read_bytes(), path)
 
 
 def state(experiment: Path) -> dict[str, dict[str, Any]]:

@@ -51,15 +51,6 @@ def parse(content: bytes, path: Path, first: int = 1) -> Iterator[Entry]:
         yield entry
 
 
-def read_log(path: Path) -> SearchState:
-    """The state to which a log folds, also while a process appends to it.
-
-    Raises:
-        ExperimentError: there is none, it cannot be read, or a line of it is damaged.
-    """
-    return fold(_read(path), path)
-
-
 def fold(content: bytes, path: Path) -> SearchState:
     """The state to which the content of a log folds; `path` is named where a line is damaged.
 
@@ -70,13 +61,6 @@ def fold(content: bytes, path: Path) -> SearchState:
     for entry in parse(content, path):
         state.apply(entry)
     return state
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 class ExperimentLog:
@@ -93,7 +77,10 @@ class ExperimentLog:
             ExperimentError: it cannot be read or written, or a line is damaged.
         """
         self.path = path
-        content = _read(path) if path.exists() else b""
+        try:
+            content = path.read_bytes() if path.exists() else b""
+        except OSError as error:
+            raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
         self.state = fold(content, path)
         """What the log folds to; changed by `append` alone."""
         self.problem: ExperimentError | None = None

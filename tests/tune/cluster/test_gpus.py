@@ -10,14 +10,13 @@ import ray
 import torch
 from made_experiments import MadeLog
 from ray_nodes import Nodes
-from search_process import QUICK, Search
+from search_process import QUICK, Search, read_log
 
 from trainer.config import TrainConfig
 from tune.cli import main
 from tune.cluster import session
 from tune.cluster.session import gpu_precision
 from tune.experiments.folder import EVENTS_FILE
-from tune.experiments.log import read_log
 from tune.workers.inputs import TrialInputs, runs_on
 from tune.workers.trainable import with_gpu_use
 

@@ -9,13 +9,13 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 from made_experiments import measured
+from search_process import read_log
 from test_state_machine import RESOURCES, RUNGS, begun, made_search
 
 from trainer.errors import ModelError
 from tune.experiments.events import CutShort, TrialEnded, TrialProposed, TrialStarted
 from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
-from tune.experiments.log import read_log
 from tune.runs.candidates import measure_average
 from tune.runs.final_round import compare
 from tune.runs.finish import find_finished, finish

@@ -15,14 +15,14 @@ import psutil
 import pytest
 from mlflow_server import mlflow_server
 from ray_nodes import Nodes
-from search_process import QUICK, Search, frozen, results, state
+from search_process import QUICK, Search, frozen, read_log, results, state
 from small_disks import mounted
 
 from tune.cli import main
 from tune.experiments.events import TrialProposed
 from tune.experiments.folder import EVENTS_FILE
 from tune.experiments.listing import list_experiments
-from tune.experiments.log import ExperimentLog, read_log
+from tune.experiments.log import ExperimentLog
 from tune.experiments.storage import Storage
 from tune.util.errors import ExperimentError
 

@@ -21,11 +21,10 @@ import pytest
 from demo_search import NAME, begin, demo_experiment, runs_of
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from search_process import ONE_CPU, Search, frozen, results, state
+from search_process import ONE_CPU, Search, frozen, read_log, results, state
 
 from trainer.manifest import problem_of
 from tune.experiments.folder import EVENTS_FILE
-from tune.experiments.log import read_log
 
 KILLS = int(os.environ.get("KILLS", "3"))
 SEED = int(os.environ.get("SEED", str(random.SystemRandom().randrange(10_000))))

@@ -10,6 +10,7 @@ import pytest
 from made_experiments import made_trial, write_experiment
 from plans import search_plan
 from rich.console import Console
+from search_process import read_log
 
 from tune.experiments.events import (
     CutShort,
@@ -23,7 +24,6 @@ from tune.experiments.events import (
 )
 from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EVENTS_FILE
-from tune.experiments.log import read_log
 from tune.experiments.storage import Storage
 from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary

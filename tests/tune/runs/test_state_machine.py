@@ -33,6 +33,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from plans import search_plan
+from search_process import read_log
 
 import tune.experiments.log as log_module
 from trainer.errors import ModelError
@@ -42,7 +43,7 @@ from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import Baseline, Data, ExportChosen, Prepared
 from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE
-from tune.experiments.log import parse, read_log
+from tune.experiments.log import parse
 from tune.experiments.results import results_of
 from tune.experiments.storage import Storage
 from tune.runs import finish as finish_module
