@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import av
 import numpy as np
 import soundfile
 import soxr
@@ -284,8 +285,6 @@ class _Ffmpeg:
     """All else: FLAC, MP3, what phones, browsers and cameras record."""
 
     def __init__(self, file: BinaryIO) -> None:
-        import av
-
         try:
             container: Any = av.open(file, metadata_errors="replace", options={"format_whitelist": _FORMATS})
         except (av.FFmpegError, ValueError) as error:
@@ -307,8 +306,6 @@ class _Ffmpeg:
         self.announced = self._announced()
 
     def _announced(self) -> float | None:
-        import av
-
         stream, container = self.stream, self.container
         seconds = float((stream.duration or 0) * stream.time_base)
         if self.name in _EXACT and seconds:  # from the beginning of the pictures
@@ -332,8 +329,6 @@ class _Ffmpeg:
 
     def _frames(self) -> Iterator[np.ndarray]:
         """float32 (channels, samples) frame by frame, of one rate, with silence where nothing was recorded."""
-        import av
-
         expected = self.begin
         converter: Any = None
         form, error = None, ""

@@ -115,9 +115,6 @@ def load_clips(config: TrainConfig, *, window: float | None = None, refuse_token
         complete = _trained_on_both(config, complete, usable)
         silent = _trained_on_both(config, {"test": [], **silent}, silent)
         made_notes.append("trained on train and validation; what is called validation is the test split")
-    # In the order of the sources whatever splits were made together: so the cut splits keep that of the whole ones, by
-    # which a clip is found again in its features.
-    complete = joined([_of_source(one.source, complete) for one in given])
     cuts = [
         cut_splits(one.config, *(_of_source(one.source, part) for part in (complete, silent)))
         for one in given

@@ -8,6 +8,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from fontTools import unicodedata as font_tools
+from ftfy import fix_encoding_and_explain
+
 from trainer.inspection.texts import any_of
 
 _JAPANESE = "Han and kana"
@@ -29,20 +32,18 @@ _SAMPLE = 5_000
 @functools.cache
 def script(char: str) -> str:
     """The script of a letter (`Latin`, `Cyrillic`, `Han and kana`); empty for other characters."""
-    from fontTools import unicodedata as scripts
-
     if unicodedata.category(char)[0] != "L" or char in _UNITS:
         return ""
     # Raised letters such as º and ʰ stand in texts of any script.
     if unicodedata.decomposition(char).startswith("<super>"):
         return ""
     # What lengthens vowels of either kana and Arabic letters is of no script of its own, but goes with these.
-    code, used_with = scripts.script(char), scripts.script_extension(char)
+    code, used_with = font_tools.script(char), font_tools.script_extension(char)
     if code == "Bopo" or _JAPANESE_CODES & used_with:
         return _JAPANESE
     if "Arab" in used_with:
         return "Arabic"
-    return "" if code in ("Zyyy", "Zinh") else str(scripts.script_name(code))
+    return "" if code in ("Zyyy", "Zinh") else str(font_tools.script_name(code))
 
 
 def main_scripts(texts: Sequence[str]) -> frozenset[str]:
@@ -122,8 +123,6 @@ def _garbled(text: str) -> str | None:
 @functools.lru_cache(maxsize=100_000)
 def _decoded(word: str) -> str | None:
     """What a garbled word was before; None of any other word. Words come again, and ftfy takes its time."""
-    from ftfy import fix_encoding_and_explain
-
     fixed, steps = fix_encoding_and_explain(word)
     # Some letters of African languages make UTF-8 of other letters in the encoding of old Macintoshes.
     letters = all(char.isascii() or char.isalpha() for char in word)

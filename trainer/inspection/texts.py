@@ -6,10 +6,9 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-if TYPE_CHECKING:
-    from py3langid.langid import LanguageIdentifier
+from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -100,6 +99,4 @@ def detect_languages(texts: Sequence[str], code: str) -> tuple[str | None, list[
 
 @functools.cache
 def _identifier() -> LanguageIdentifier:
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
     return LanguageIdentifier.from_model_file(MODEL_FILE)
