@@ -13,7 +13,7 @@ from trainer.config import TrainConfig
 from trainer.scoring.objectives import RATES, is_of_source
 from trainer.training.batches import BatchPlan
 from trainer.training.distributed import from_first
-from trainer.training.report import Report
+from trainer.training.report import FIGURES, Report
 from trainer.training.saving import CheckpointSaver
 
 
@@ -78,9 +78,7 @@ class ReportingCallback(TrainerCallback):
         if not logs or "loss" not in logs:
             return control
         self._last_log = time.monotonic()
-        self._logged = {
-            key: float(logs[key]) for key in ("loss", "learning_rate", "grad_norm") if key in logs
-        }
+        self._logged = {key: float(logs[key]) for key in FIGURES if key in logs}
         if not math.isfinite(self._logged["loss"]):
             self.diverge(state)
             control.should_training_stop = True

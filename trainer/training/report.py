@@ -11,13 +11,15 @@ Kept = Literal["all", "weights", "errors"]
 """What is saved of an evaluation: all that going on needs; the model; or only settings and errors by clip."""
 Order = Literal["save", "end"]
 """What a training can be asked to do between two evaluations: save where it is and go on, or save and end."""
+FIGURES = ("loss", "learning_rate", "grad_norm")
+"""What a training tells of itself between two evaluations, beside its position."""
 
 
 class Report(Protocol):
     """Receives what training measures.
 
     With a checkpoint folder it is an evaluation: those of `objectives.RATES` that are known (percent), `eval_loss`,
-    `samples_seen`, `step`, `epoch`, `finished` (1 at the end of the budget), the last training figures,
+    `samples_seen`, `step`, `epoch`, `finished` (1 at the end of the budget), the last `FIGURES`,
     `train_seconds` and `train_samples`. The folder is complete and sealed (see `checkpoints`) and may be copied or
     read before the call returns. With several workers the first one calls it, once all have written their part.
 
@@ -26,8 +28,8 @@ class Report(Protocol):
     first step, which warms up, and so anew where a training is resumed, and are 0 until there is a second one;
     evaluations, checkpoints and what is done in this call are not counted. The first worker's count.
 
-    Without a folder it is progress: `loss`, `learning_rate`, `grad_norm` and the position, from the first worker
-    only; or, as the last one, `diverged` (1) and the position where the loss is no finite number any more.
+    Without a folder it is progress: `FIGURES` and the position, from the first worker only; or, as the last one,
+    `diverged` (1) and the position where the loss is no finite number any more.
     """
 
     def __call__(self, metrics: Mapping[str, float], checkpoint_dir: Path | None) -> None: ...

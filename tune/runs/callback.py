@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from trainer.scoring.objectives import objective_value, rates_by_source
 from trainer.training.checkpoints import is_only_for_resume
-from trainer.training.report import Decision, Kept, Order
+from trainer.training.report import FIGURES, Decision, Kept, Order
 from tune.cluster.progress_channel import EVALUATED, SAVED, START
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.events import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 SAVE_SECONDS = 60.0
 """For which the end of trainings waits for checkpoints that are being written."""
-_TRAINING = ("loss", "learning_rate", "grad_norm", "epoch", "step", "train_seconds", "train_samples")
+_TRAINING = (*FIGURES, "epoch", "step", "train_seconds", "train_samples")
 
 
 class Listener(abc.ABC):

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.scoring.objectives import named_rates, objective_value
+from trainer.training.report import FIGURES
 from tune.experiments.events import RATES, Entry, Evaluated, HeldOutMeasured, Prepared, TrialProposed
 from tune.experiments.options import TRIAL
 from tune.search.records import Trial, role_of
@@ -39,13 +40,7 @@ _UNITS = (
     "training clips, which are also the steps of a trial's metrics (those of a search count trials); "
     "`system/gpu_*` in percent and MB."
 )
-_TRAINING = {
-    LOSS: LOSS,
-    "learning_rate": "learning_rate",
-    "grad_norm": "grad_norm",
-    "epoch": "epoch",
-    "step": "optimizer_step",
-}
+_TRAINING = {name: name for name in (*FIGURES, "epoch")} | {"step": "optimizer_step"}
 """What a training reports of itself, and what MLflow calls it: `step` is an axis there."""
 _RUN_STATUS = {
     "running": "RUNNING",

@@ -14,16 +14,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.scoring.objectives import named_rates
+from trainer.training.report import FIGURES
 from tune.experiments.events import Evaluated, Prepared, TrialProposed
 from tune.space.parameters import show
 from tune.tracking.sync import Log, Store, Target
 from tune.util.errors import TrackingError
 
 FOLDER = "tensorboard"
-_TRAINING = ("loss", "learning_rate", "grad_norm")
-"""Reported between evaluations. TensorBoard drops points of a tag when one with fewer samples follows, so no tag has
-two sources: these come from `progress.jsonl`, all others from the log."""
-_NOT_SHOWN = (*_TRAINING, "step", "train_seconds", "train_samples")
+_NOT_SHOWN = (*FIGURES, "step", "train_seconds", "train_samples")
+"""Of evaluations. TensorBoard drops points of a tag when one with fewer samples follows, so no tag has two sources:
+`FIGURES` come from `progress.jsonl`, all others from the log."""
 
 
 class TensorBoardStore(Store):
@@ -66,7 +66,7 @@ class TensorBoardStore(Store):
             seen = int(metrics.get("samples_seen", 0))
             if seen > self._reached.get(name, -1):
                 self._reached[name] = seen
-                self._scalars(name, row["time"], seen, {each: metrics.get(each) for each in _TRAINING})
+                self._scalars(name, row["time"], seen, {each: metrics.get(each) for each in FIGURES})
         self._write()
         self.delivered, self.progress = len(log.entries), progress
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.files import write_whole
 from trainer.scoring.objectives import named_rates
+from trainer.training.report import FIGURES
 from tune.experiments.events import Entry, Evaluated
 from tune.experiments.results import TRACKING_FILE
 from tune.search.records import Trial, role_of
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     import wandb
 
     from tune.experiments.experiment import Experiment
-
-_TRAINING = ("loss", "learning_rate", "grad_norm")
 
 
 class WandbStore(Store):
@@ -156,7 +155,7 @@ def _points(
     """What was measured, by trial, with the samples seen."""
     points: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     for row in rows:
-        values = {f"train/{name}": row["metrics"].get(name) for name in _TRAINING}
+        values = {f"train/{name}": row["metrics"].get(name) for name in FIGURES}
         points.setdefault(row["trial_id"], []).append((int(row["metrics"].get("samples_seen", 0)), values))
     for entry in entries:
         if isinstance(event := entry.event, Evaluated):
