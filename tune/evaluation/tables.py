@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from trainer.scoring.alignment import Kind, Piece, pairs
@@ -15,7 +14,7 @@ from trainer.scoring.hallucinations import SIGNS
 from trainer.scoring.intervals import LEAST, Comparison, Interval
 from trainer.scoring.normalizers import rates_note
 from trainer.scoring.translation import ChrfCounts
-from tune.util.console import clock, say
+from tune.util.console import clock, make_table, say
 
 if TYPE_CHECKING:
     from trainer.scoring.scores import Group, ModelScores, Scores
@@ -173,18 +172,18 @@ def print_evaluation(result: EvaluationResult, worst: int, console: Console) -> 
     console.print()
     names = ["", f"{model.model} %", "95 % interval"]
     names += [f"{other.model} %", "95 % interval", "difference", "95 % interval", "p"] if other else []
-    console.print(_table(names, rate_rows(scores), bold=True))
+    console.print(make_table(names, rate_rows(scores), bold=True))
     names = [f"\n{unit}", "\nin all", "\nsubstituted", "\ndeleted", "\ninserted", "clips without\nan error"]
     if errors := error_rows(scores):
         right = [f"{without_error(one):,}" for one in scores.models]
-        console.print(_table(names, [[*row, count] for row, count in zip(errors, right, strict=True)]))
+        console.print(make_table(names, [[*row, count] for row, count in zip(errors, right, strict=True)]))
     if other is not None:
         console.print(Text(verdict(scores), style="bold"))
     console.print()
     for column, groups in scores.groups.items():
         names = [f"by {column}", "clips", unit, f"{scores.main_rate} %", "95 % interval"]
         names += [f"{other.model} {scores.main_rate} %"] if other else []
-        table = _table(names, [row[: len(names)] for row in group_rows(groups[:_MOST_GROUPS])])
+        table = make_table(names, [row[: len(names)] for row in group_rows(groups[:_MOST_GROUPS])])
         if len(groups) > _MOST_GROUPS:
             table.add_row(f"... and {len(groups) - _MOST_GROUPS} more in --output and --json", style="dim")
         console.print(table)
@@ -231,17 +230,6 @@ def _print_signs(scores: Scores, console: Console) -> None:
         say(console, f"  {SIGNS[kind]}: {counts[0]} clips")
         for sign in [sign for sign in scores.model.signs if sign.kind == kind][:_MOST_SIGNS]:
             say(console, f"    {scores.reference.names[sign.row]}: {sign.detail}")
-
-
-def _table(names: Sequence[str], rows: Iterable[Sequence[str]], *, bold: bool = False) -> Table:
-    """A table whose first column is set left; `bold` is its first row."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    # As text: rich takes strings for markup, and names may hold what looks like it.
-    for index, name in enumerate(names):
-        table.add_column(Text(name), justify="right" if index else "left")
-    for index, row in enumerate(rows):
-        table.add_row(*map(Text, row), style="bold" if bold and not index else None)
-    return table
 
 
 def aligned_lines(pieces: Sequence[Piece], width: int) -> Iterator[Text]:

@@ -9,12 +9,11 @@ import io
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from trainer.data.drops import count_by_reason
 from trainer.inspection.inspection import Inspection, quantiles
-from tune.util.console import clock, say, say_notes
+from tune.util.console import clock, make_table, say, say_notes
 
 _SHOWN = 4
 """Clips of each finding."""
@@ -37,27 +36,17 @@ def print_inspection(inspection: Inspection, console: Console, *, more: bool) ->
     if more and any(len(finding.suspects) > _SHOWN for finding in inspection.findings):
         say(console, "--output DIR writes all of them to suspicious.csv, and a page with pictures")
     console.print()
-    table = _table("split", "clips", "time", "words", "different texts", "speakers")
+    rows = []
     for name, facts in inspection.splits.items():
         counts = [facts.words, facts.different_texts, facts.speakers]
         cells = ["" if count is None else f"{count:,}" for count in counts]
-        table.add_row(name, f"{facts.clips:,}", clock(facts.seconds), *cells)
-    console.print(table)
+        rows.append([name, f"{facts.clips:,}", clock(facts.seconds), *cells])
+    console.print(make_table(["split", "clips", "time", "words", "different texts", "speakers"], rows))
     console.print()
-    table = _table("per clip", "least", "5 %", "median", "95 %", "most")
-    for row in quantile_rows(inspection):
-        table.add_row(*row)
-    console.print(table)
+    names = ["per clip", "least", "5 %", "median", "95 %", "most"]
+    console.print(make_table(names, quantile_rows(inspection)))
     console.print()
     say(console, f"limits    {limits_text(inspection)}")
-
-
-def _table(first: str, *names: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first)
-    for name in names:
-        table.add_column(name, justify="right")
-    return table
 
 
 def headline(inspection: Inspection) -> str:

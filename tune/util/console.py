@@ -8,7 +8,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
 from trainer.scoring.objectives import words
@@ -102,6 +103,17 @@ def clock(seconds: float) -> str:
     whole = int(seconds)
     hours, rest = divmod(whole, 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60:02d}:{rest % 60:02d}"
+
+
+def make_table(names: Sequence[str], rows: Iterable[Sequence[str]], *, bold: bool = False) -> Table:
+    """A table whose first column is set left; `bold` is its first row."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    # As text: rich takes strings for markup, and names may hold what looks like it.
+    for index, name in enumerate(names):
+        table.add_column(Text(name), justify="right" if index else "left")
+    for index, row in enumerate(rows):
+        table.add_row(*map(Text, row), style="bold" if bold and not index else None)
+    return table
 
 
 @contextlib.contextmanager
