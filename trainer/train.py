@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -271,7 +270,6 @@ def make_trainer(
 
     Without `training` it only evaluates.
     """
-    import torch
     from transformers import set_seed
 
     from trainer.training.arguments import loaders, set_tf32, training_arguments
@@ -280,8 +278,6 @@ def make_trainer(
     from trainer.training.suppressed import allow_label_tokens
     from trainer.training.whisper_trainer import WhisperTrainer
 
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed, where it is installed, warns of it
     set_seed(config.seed)
     processor = load_processor(config)
     model: WhisperForConditionalGeneration = load_model(config, processor)

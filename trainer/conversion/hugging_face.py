@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -27,10 +26,6 @@ def write_model(config: TrainConfig, checkpoint: Path, output: Path, point: floa
     The folder loads in transformers 4.57, too, and decodes there as here. `point` is the share of the checkpoint in its
     mean with the base model; None for the checkpoint itself.
     """
-    import torch
-
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed, where it is installed, warns of it
     plain = config.replace(model=str(checkpoint), dropout=0.0, spec_augment=False)
     if point is None:
         processor = load_processor(plain)

@@ -82,14 +82,11 @@ def adapter_state(model: Any, state: Mapping[str, torch.Tensor] | None = None) -
 
 
 def write_adapter(model: Any, folder: Path, state: Mapping[str, torch.Tensor] | None = None) -> None:
-    """Write a model's adapters as PEFT does.
-
-    `state` is that of the adapters, as `adapter_state` has it; None for what they are now.
-    """
+    """Write a model's adapters as PEFT does; `state` as for `adapter_state`."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = adapter_state(model) if state is None else state
+    tensors = adapter_state(model, state)
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     save_file(contiguous, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     model.peft_config["default"].save_pretrained(str(folder))

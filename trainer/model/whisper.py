@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
@@ -27,6 +28,8 @@ def load_model(config: TrainConfig, processor: Processor) -> WhisperForCondition
     """
     import torch
 
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed, where it is installed, warns of it
     # As arguments of from_pretrained they would become part of the generation config, too.
     own = load_model_config(config.model)
     own.dropout, own.apply_spec_augment = config.dropout, config.spec_augment

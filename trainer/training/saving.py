@@ -14,7 +14,7 @@ from transformers import Seq2SeqTrainer
 from trainer.config import TrainConfig
 from trainer.files import has_room
 from trainer.manifest import seal
-from trainer.model.adapters import adapter_state, is_adapted, read_adapter, write_adapter
+from trainer.model.adapters import is_adapted, read_adapter, write_adapter
 from trainer.scoring.alignment import ClipErrors
 from trainer.training.checkpoints import checkpoint_bytes, disk_full, full_disk_errors, write_errors
 from trainer.training.distributed import from_first, local_rank, share_of_node, wait_for_all
@@ -48,7 +48,7 @@ class SavingTrainer(Seq2SeqTrainer):
             super()._save(output_dir, state_dict)
         elif self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)
-            write_adapter(self.model, folder, state_dict and adapter_state(self.model, state_dict))
+            write_adapter(self.model, folder, state_dict)
             for part in (self.model.config, self.model.generation_config, self.processing_class):
                 part.save_pretrained(str(folder))
 
