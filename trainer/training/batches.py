@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
@@ -71,11 +72,9 @@ class BatchPlan:
         """Samples seen before the first and after every step, shape (steps + 1,)."""
         effective = self.batch_size * self.accumulation * self.workers
         pieces = [np.zeros(1, dtype=np.int64)]
-        start = 0
-        for point in self.points:
+        for start, point in itertools.pairwise((0, *self.points)):
             n_steps = math.ceil((point - start) / effective)
             pieces.append(np.linspace(start, point, n_steps + 1).round().astype(np.int64)[1:])
-            start = point
         return np.concatenate(pieces)
 
     @property
@@ -157,12 +156,9 @@ class BatchPlan:
         """Steps that may exchange clips: some between the same two points, or each by itself."""
         most = _POOL_STEPS if self.by_length else 1
         ends = [step for step in range(1, self.n_steps + 1) if self.is_point(step)]
-        start = 0
-        for end in ends:
-            while start < end:
-                stop = min(end, start + most)
-                yield range(start, stop)
-                start = stop
+        for start, end in itertools.pairwise((0, *ends)):
+            for first in range(start, end, most):
+                yield range(first, min(end, first + most))
 
     def _steps(self, pool: range, lengths: np.ndarray) -> Iterator[np.ndarray]:
         """The places of each step's clips in a pool: as they come, or by length, the steps in random order.
