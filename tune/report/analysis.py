@@ -271,11 +271,6 @@ class Analysis(Experiment):
         return sorted(shown, key=lambda trial: self.expected[trial.trial_id])
 
     @property
-    def whole(self) -> list[Trial]:
-        """Trials that had their whole budget, from the lowest WER on."""
-        return [trial for trial in self.ranked if trial.status == "completed"]
-
-    @property
     def all_diverged(self) -> list[Trial]:
         """Trials that diverged, where all did that came to an evaluation; empty where one did not."""
         judged = [trial for trial in self.trials if trial.evaluations or trial.status == "diverged"]

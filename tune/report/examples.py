@@ -51,10 +51,8 @@ def find_examples(analysis: Analysis) -> list[Example]:
 
 def _aligned(analysis: Analysis, said: str, written: str) -> Sequence[Piece]:
     config = analysis.settings.base
-    if config.task == TRANSLATE:
-        return align([said], [written])[0]
-    normalizer = make_normalizer(config)
-    return align([normalizer.function(said)], [normalizer.function(written)])[0]
+    normalize = str if config.task == TRANSLATE else make_normalizer(config)
+    return align([normalize(said)], [normalize(written)])[0]
 
 
 def _sounds(analysis: Analysis, wanted: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tune.pages.figures import label
-from tune.space.parameters import ChoiceParameter, Parameter, show
+from tune.space.parameters import ChoiceParameter, Parameter, is_number, show
 from tune.util.console import short_value
 
 _WIDE = 4.0
@@ -78,7 +78,7 @@ def scale_of(name: str, parameter: Parameter) -> Scale:
     """The axis of a setting; choices of numbers in rising order."""
     if isinstance(parameter, ChoiceParameter):
         values = parameter.values
-        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        if all(map(is_number, values)):
             values = tuple(sorted(values))
         return Scale(name, values)
     return Scale(name, None, float(parameter.low or 0.0), float(parameter.high or 0.0), parameter.log)

@@ -125,7 +125,7 @@ class _Range:
             problems.append(f"step={step:g} must be above 0")
         if (
             not problems
-            and _is_number(self.prior)
+            and is_number(self.prior)
             and not _within(self.low, self.high, float(self.prior or 0))
         ):
             problems.append(f"prior={self.prior:g}: must lie in the range ({self._ends()})")
@@ -133,7 +133,7 @@ class _Range:
 
     def contains(self, value: Any) -> bool:
         """Whether `value` lies in the range and on its grid; unknown bounds (`auto`) admit everything."""
-        if not _is_number(value) or not _within(self.low, self.high, value):
+        if not is_number(value) or not _within(self.low, self.high, value):
             return False
         step = self.step or (1 if self.number is int else None)
         if step is None or self.low is None:
@@ -144,7 +144,7 @@ class _Range:
     def nearest(self, value: Any) -> Any:
         """The value of the range that is nearest to a usual one; its low end where that is no number."""
         low, high = self._known()
-        if not _is_number(value) or value <= low:
+        if not is_number(value) or value <= low:
             return self.number(low)
         step = self.step or (1 if self.number is int else None)
         near = value if step is None else low + round((value - low) / step) * step
@@ -257,9 +257,9 @@ class ChoiceParameter:
 
     def nearest(self, value: Any) -> Any:
         """The usual value where it is a choice, else the nearest number, else the first choice."""
-        if value in self.values or not _is_number(value):
+        if value in self.values or not is_number(value):
             return value if value in self.values else self.values[0]
-        numbers = [choice for choice in self.values if _is_number(choice)]
+        numbers = [choice for choice in self.values if is_number(choice)]
         return min(numbers, key=lambda choice: abs(choice - value), default=self.values[0])
 
     def resolve(self, default_learning_rate: float) -> ChoiceParameter:
@@ -330,5 +330,5 @@ def _within(low: float | None, high: float | None, value: float) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -111,7 +111,7 @@ def still_falling(analysis: Analysis) -> Iterator[Advice]:
 
 def rises_at_the_end(analysis: Analysis) -> Iterator[Advice]:
     """Whole trials end above their own best."""
-    whole = analysis.whole
+    whole = [trial for trial in analysis.ranked if trial.status == "completed"]
     rising = [
         trial
         for trial in whole

@@ -12,7 +12,7 @@ from tune.report.advice.advice import Advice
 from tune.report.analysis import Analysis
 from tune.report.scales import number
 from tune.search.records import Trial
-from tune.space.parameters import ChoiceParameter, Parameter, show
+from tune.space.parameters import ChoiceParameter, Parameter, is_number, show
 
 _LEAST_TRIALS = 8
 """Comparable trials below which nothing is said of a range."""
@@ -69,7 +69,7 @@ def _beyond(name: str, parameter: Parameter, *, upper: bool) -> Any:
     """A value beyond the end of a range that the setting allows; None where there is none."""
     if isinstance(parameter, ChoiceParameter):
         values = parameter.values
-        if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        if not all(map(is_number, values)):
             return None
         value: float = max(values) * 2 if upper else min(values) / 2
         if value in values:
