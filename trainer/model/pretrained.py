@@ -8,10 +8,9 @@ comes from one commit.
 
 from __future__ import annotations
 
+import fnmatch
 import shlex
 from collections.abc import Iterable
-from fnmatch import filter as fnmatch_filter
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +34,9 @@ def refuse_pickles(model: str, names: Iterable[str]) -> None:
         ModelError: it has its weights as pickles alone.
     """
     names = sorted(names)
-    if any(fnmatch(name, pattern) for name in names for pattern in SAFE_WEIGHTS):
+    if any(fnmatch.fnmatch(name, pattern) for name in names for pattern in SAFE_WEIGHTS):
         return
-    if pickles := fnmatch_filter(names, PICKLES):
+    if pickles := fnmatch.filter(names, PICKLES):
         folder, fetch = str(Path(model).expanduser()), ""
         if not Path(folder).is_dir():
             folder = model.rpartition("/")[2]
