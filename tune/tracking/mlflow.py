@@ -25,7 +25,6 @@ from tune.tracking.mlflow_runs import (
     BEST,
     EXPERIMENT_KEY,
     PARENT,
-    SAMPLES,
     TRIAL_ID,
     WINNER,
     Metric,
@@ -88,8 +87,6 @@ class MlflowStore(Store):
         self._own: HeldRun | None = None
         self._trials: dict[str, HeldRun] = {}
         """Those of its trials, repeats and averages."""
-        self._reached: dict[str, int] = {}
-        """Samples seen at the last progress of each."""
         self._view = ""
 
     def sync(self, log: Log) -> None:
@@ -136,7 +133,7 @@ class MlflowStore(Store):
             self._own = self._create(experiment_id, state.created, tags, saved.name)
         new = entries[self.delivered :]
         points = event_points(entries, saved, after=self.delivered) if new else {}
-        rows, progress = self._new_progress(log)
+        rows, progress = self._progress(log)
         for row in rows:
             points.setdefault(None if saved.is_training else row["trial_id"], []).extend(progress_points(row))
         if new:
@@ -165,19 +162,6 @@ class MlflowStore(Store):
         self.run_ids = {trial: run.run_id for trial, run in self._trials.items() if not run.deleted}
         if saved.is_training:
             self.run_ids = {TRIAL: self._own.run_id}
-
-    def _new_progress(self, log: Log) -> tuple[list[dict[str, Any]], int]:
-        """Rows behind those delivered, without what a trial comes by again, and the byte behind them."""
-        known, _ = log.progress(0) if self.progress and not self._reached else ([], 0)
-        rows, progress = log.progress(self.progress)
-        delivered, new = len(known) - len(rows), []
-        for number, row in enumerate(known[: max(delivered, 0)] + rows):
-            trial, seen = row["trial_id"], row["metrics"].get(SAMPLES, -1)
-            if seen > self._reached.get(trial, -1):
-                self._reached[trial] = seen
-                if number >= delivered:
-                    new.append(row)
-        return new, progress
 
     def _create(self, experiment_id: str, begun: float, tags: dict[str, str], name: str) -> HeldRun:
         return held(self._client.create_run(experiment_id, milliseconds(begun), tags, name))

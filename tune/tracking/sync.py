@@ -114,6 +114,8 @@ class Store(abc.ABC):
         """Bytes of `progress.jsonl` that it has."""
         self.run_ids: dict[str, str] = {}
         """The store's own names of runs by trial, repeat and average, where it has such."""
+        self._reached: dict[str, float] = {}
+        """Samples seen at the last progress of each of these."""
 
     @abc.abstractmethod
     def sync(self, log: Log) -> None:
@@ -123,6 +125,19 @@ class Store(abc.ABC):
             TrackingError: it cannot be reached or refuses, in one line that shows no password.
             ExperimentError: it holds something else of this experiment's name.
         """
+
+    def _progress(self, log: Log) -> tuple[list[dict[str, Any]], int]:
+        """Rows behind those that the store has, without what a trial comes by again, and the byte behind them."""
+        known, _ = log.progress(0) if self.progress and not self._reached else ([], 0)
+        rows, end = log.progress(self.progress)
+        delivered, new = max(0, len(known) - len(rows)), []
+        for number, row in enumerate(known[:delivered] + rows):
+            trial, seen = row["trial_id"], row["metrics"]["samples_seen"]
+            if seen > self._reached.get(trial, -1):
+                self._reached[trial] = seen
+                if number >= delivered:
+                    new.append(row)
+        return new, end
 
 
 def store_names(stores: Sequence[str]) -> str:

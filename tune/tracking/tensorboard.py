@@ -35,8 +35,6 @@ class TensorBoardStore(Store):
         self._file = f"events.out.tfevents.{time.time():.6f}.tune-whisper"
         self._waiting: dict[str, list[dict[str, Any]]] = {}
         """What is to be written, by run."""
-        self._reached: dict[str, int] = {}
-        """Samples seen at the last of what was reported between evaluations."""
 
     def sync(self, log: Log) -> None:
         if not self.delivered:
@@ -60,13 +58,11 @@ class TensorBoardStore(Store):
             run = saved.state.run(name)
             best = min((value for _, value in run.evaluations), default=None)
             self._scalars(name, moment, run.samples_seen, {f"best_{saved.state.objective}": best})
-        rows, progress = log.progress(self.progress)
-        for row in rows:  # losses between evaluations, without those that a trial comes by again
-            name, metrics = row["trial_id"], row["metrics"]
-            seen = int(metrics.get("samples_seen", 0))
-            if seen > self._reached.get(name, -1):
-                self._reached[name] = seen
-                self._scalars(name, row["time"], seen, {each: metrics.get(each) for each in FIGURES})
+        rows, progress = self._progress(log)
+        for row in rows:
+            metrics = row["metrics"]
+            figures = {name: metrics.get(name) for name in FIGURES}
+            self._scalars(row["trial_id"], row["time"], int(metrics["samples_seen"]), figures)
         self._write()
         self.delivered, self.progress = len(log.entries), progress
 
