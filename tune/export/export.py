@@ -192,46 +192,42 @@ def _measure(saved: Experiment, exported: TrainConfig) -> tuple[Rates, tuple[str
 
     def rates(config: TrainConfig, role: str) -> dict[str, Any]:
         result = evaluate(config, data, role)
-        return result.rates | _interval(result.utterances, objective_name(result.rates))
+        return _figures(result.rates, result.utterances)
 
     measured: Rates = {}
     for role in splits:
         # As the model is measured here: in the whole window.
         is_known = role == "validation" and role not in changed and saved.base.full_window_evaluation
-        before = _base_rates(saved) if is_known else rates(saved.base, role)
-        measured[role] = {"before": before, "after": rates(exported, role)}
+        measured[role] = {
+            "before": _figures(saved.state.base_rates, baseline_clips(saved.folder.path))
+            if is_known
+            else rates(saved.base, role),
+            "after": rates(exported, role),
+        }
     return measured, changed
 
 
-def _interval(clips: ClipErrors | None, objective: str) -> dict[str, Any]:
-    """The objective's 95 % interval, to go with the rates; empty where it is not known."""
+def _figures(rates: dict[str, float], clips: ClipErrors | None = None) -> dict[str, Any]:
+    """Rates with a whole number of clips, which is a real one in the log, and where the errors of the clips are known
+    with the 95 % interval of the rate that decides.
+    """
     interval = None if clips is None else objective_interval([clips])
-    return {} if interval is None else {f"{objective}_interval": list(interval)}
-
-
-def _base_rates(saved: Experiment) -> dict[str, Any]:
-    """The base model's on validation, as the search measured them."""
-    clips = baseline_clips(saved.folder.path)
-    return _whole(saved.state.base_rates) | _interval(clips, saved.state.objective)
-
-
-def _whole(rates: dict[str, float]) -> dict[str, Any]:
-    """Rates of the log, where all numbers are real ones."""
-    return {**rates, "clips": int(rates["clips"])}
+    known = {} if interval is None else {f"{objective_name(rates)}_interval": list(interval)}
+    return {**rates, "clips": int(rates["clips"]), **known}
 
 
 def _rates_of_search(saved: Experiment, trial: Trial) -> Rates:
     """Error rates as the search measured them: of the run that is exported on test, too."""
-    before = _whole(saved.state.base_rates_for(trial))
-    if saved.state.base_rates_for(trial) == saved.state.base_rates:  # in the same window, on the same clips
-        before = _base_rates(saved)
+    rates = saved.state.base_rates_for(trial)
+    alike = rates == saved.state.base_rates  # in the same window, on the same clips
+    before = _figures(rates, baseline_clips(saved.folder.path) if alike else None)
     after = {saved.state.objective: trial.best_value, "clips": before["clips"]}
     after |= {} if trial.best_cer is None else {"cer": trial.best_cer}
-    rates: Rates = {"validation": {"before": before, "after": after}}
+    found: Rates = {"validation": {"before": before, "after": after}}
     held = saved.state.held_out
     if held is not None and held.run == trial.trial_id:
-        rates["test"] = {"before": _whole(held.baseline), "after": _whole(held.rates)}
-    return rates
+        found["test"] = {"before": _figures(held.baseline), "after": _figures(held.rates)}
+    return found
 
 
 def _print_rates(console: Console, rates: Rates, changed: Sequence[str]) -> None:
