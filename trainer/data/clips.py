@@ -110,7 +110,7 @@ def load_clips(config: TrainConfig, *, window: float | None = None, refuse_token
         check_usable(config, drops, left=complete)
     silent.pop(UNMARKED, None)
     if "test" in silent and "test" not in complete:
-        silent["validation"] = silent.pop("test")
+        silent.setdefault("validation", silent.pop("test"))
     if config.train_on != "train":
         complete = _trained_on_both(config, complete, usable)
         silent = _trained_on_both(config, {"test": [], **silent}, silent)

@@ -157,6 +157,16 @@ def test_another_text_of_a_file_does_not_join_its_split(tmp_path: Path) -> None:
     assert sizes(load(write_manifest(tmp_path / "x.csv", rows), splits=keep(table, tmp_path)))["test"] == 4
 
 
+def test_clips_without_text_stay_in_their_split_where_no_test_clip_was_kept(tmp_path: Path) -> None:
+    marks = ["train"] * 12 + ["validation"] * 4
+    rows = [{"audio": f"{at}.wav", "text": f"text {at}", "split": mark} for at, mark in enumerate(marks)]
+    rows += [{"audio": "silent.wav", "text": "", "split": "validation"}]
+    kept = keep(load(write_manifest(tmp_path / "x.csv", rows)), tmp_path)
+    rows += [{"audio": f"new{text}.wav", "text": text, "split": "test"} for text in ("one", "")]
+    again = load(write_manifest(tmp_path / "x.csv", rows), splits=kept)
+    assert [clip.name for clip in again.without_text["validation"]] == ["silent.wav"]
+
+
 @pytest.mark.parametrize("name", [None, "audio.wav"])
 def test_audio_without_telling_names_is_known_by_its_content(tmp_path: Path, name: str | None) -> None:
     """Ten commands, each said many times: the texts tell nothing either."""
