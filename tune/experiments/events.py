@@ -221,7 +221,7 @@ class FinalistsCompared(Event):
     verdict: Verdict | None
     """None where a finalist has no repeat that came to its end."""
     text: str = ""
-    """Why there is none."""
+    """Why there is none; empty where there were no finalists."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
         "repeats": [_entry(folder, state, run, runs) for run in state.repeats.all()],
         "averages": [_entry(folder, state, run, runs) for run in state.averages.all()],
         "finalists": _finalists(state),
-        "not_compared": state.not_compared or None,
+        "not_compared": state.compared.text or None,
         "guards": _guards(state),
         "test": _test(state),
         "ended_by": None if end is None else {"reason": end.reason, "text": end.text},
@@ -270,7 +270,7 @@ def no_gain_line(state: SearchState) -> str | None:
 
 def average_line(state: SearchState) -> str:
     """What the last mean of the winner's repeats came to, in one line; empty where none was measured."""
-    winner = state.compared.verdict.winner if state.compared and state.compared.verdict else None
+    winner = state.compared.verdict.winner if state.compared.verdict else None
     found = [run for run in state.averages.all() if trial_of(run.trial_id) == winner and run.finished]
     if not found:
         return ""

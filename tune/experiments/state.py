@@ -57,8 +57,8 @@ class SearchState:
         self.averages = Records()
         """Means of the weights of a winner's repeats."""
         self._by_role = {"trial": self.records, "repeat": self.repeats, "average": self.averages}
-        self.compared: FinalistsCompared | None = None
-        """What the final round came to; None once a trial was proposed or has ended since."""
+        self.compared = FinalistsCompared(verdict=None)
+        """What the final round came to; empty once a trial was proposed or has ended since."""
         self.guards: dict[tuple[str | None, str], GuardMeasured] = {}
         """By run (None: the base model) and guard."""
         self.guards_judged: GuardsJudged | None = None
@@ -192,7 +192,7 @@ class SearchState:
     @property
     def averaged(self) -> list[Trial]:
         """The winner's repeats with weights, from the lowest WER on, of which the mean is measured; none below two."""
-        verdict = self.compared.verdict if self.compared else None
+        verdict = self.compared.verdict
         runs = [run for run in self.repeats_of(verdict.winner) if run.has_weights] if verdict else []
         return runs if len(runs) > 1 else []
 
@@ -214,7 +214,7 @@ class SearchState:
         """The runs among which the guards choose: what would be exported without them, then the best run of each
         finalist, or of each of the best trials, that has weights.
         """
-        first, verdict = self._unguarded(), self.compared.verdict if self.compared else None
+        first, verdict = self._unguarded(), self.compared.verdict
         others = [trial.trial_id for trial in self.finalists(DEFAULT_COUNT)]
         names = verdict.winner_first if verdict else others
         found = [self.weights_of(name, repeats_first=verdict is not None)[:1] for name in names]
@@ -266,7 +266,7 @@ class SearchState:
     @property
     def verdict(self) -> Verdict | None:
         """The comparison of the finalists, where it stands; where the guards pass over its winner, with another one."""
-        found = self.compared.verdict if self.compared else None
+        found = self.compared.verdict
         winner = trial_of(self.guards_judged.run) if self.guards_judged else None
         if found is None or winner in (None, found.winner):
             return found
@@ -284,7 +284,7 @@ class SearchState:
 
     def _unguarded(self) -> Trial | None:
         """The same without guards."""
-        verdict = self.compared.verdict if self.compared else None
+        verdict = self.compared.verdict
         if verdict is not None:
             runs = self.weights_of(verdict.winner, repeats_first=True)
             measured_alike = [run for run in runs if run.trial_id not in self.records]
@@ -329,11 +329,6 @@ class SearchState:
         """Time in which means, and models on the guards, were measured."""
         averages = sum(run.elapsed for run in self.averages.all())
         return averages + sum(each.seconds for each in self.guards.values())
-
-    @property
-    def not_compared(self) -> str:
-        """Why the finalists have no verdict; empty where they have one, or there were none."""
-        return self.compared.text if self.compared and self.compared.verdict is None else ""
 
     @property
     def value(self) -> float | None:
@@ -417,7 +412,7 @@ def _fold_run(event: Event, run: Trial, state: SearchState, now: float) -> None:
             run.lose_unsaved()
         case TrialEnded():
             if event.trial_id not in state.averages:
-                state.compared = state.guards_judged = None
+                state.compared, state.guards_judged = FinalistsCompared(verdict=None), None
             run.error = event.error
             run.samples_seen = max(run.samples_seen, event.samples_seen)
             run.epoch = max(run.epoch, event.epoch)
@@ -449,7 +444,7 @@ def _propose(event: TrialProposed, state: SearchState) -> None:
     if event.trial_id not in records:
         records.add(Trial(event.trial_id, event.config, event.effective_batch, members=event.members))
         if records is not state.averages:
-            state.compared = state.guards_judged = None
+            state.compared, state.guards_judged = FinalistsCompared(verdict=None), None
 
 
 def _end(run: Trial, state: SearchState, status: TrialOutcome, now: float) -> None:

@@ -54,7 +54,7 @@ def compare(experiment: OpenExperiment) -> bool:
         return False
     if state.options.n_finalists and state.verdict is None:
         found = compare_finalists(state, CheckpointFiles(experiment.folder))
-        if found is not None and found != state.compared:
+        if found != state.compared:
             experiment.log.append(found)
     return True
 
@@ -65,7 +65,8 @@ def _choice(state: SearchState, best: Trial) -> ExportChosen:
         losers = {score.trial_id for score in verdict.scores} - {verdict.winner}
         return ExportChosen(run=best.trial_id, losers=sorted(state.losers | losers))
     # Finalists that could not be compared all keep their weights.
-    finalists = [trial.trial_id for trial in state.finalists(state.options.n_finalists) if state.compared]
+    uncompared = state.finalists(state.options.n_finalists) if state.compared.text else []
+    finalists = [trial.trial_id for trial in uncompared]
     if state.chosen is not None and finalists:  # nor does the winner of an earlier round lose them so
         finalists.append(trial_of(state.chosen.run))
     keep = [
@@ -89,8 +90,8 @@ def remove_dropped(experiment: OpenExperiment, say: Callable[[str], None]) -> No
         say(f"warning: the weights of other trials were not deleted: {error}")
 
 
-def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCompared | None:
-    """What the repeats that came to an end say; None without finalists. There is no verdict while one has none."""
+def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCompared:
+    """What the repeats that came to an end say. There is no verdict while a finalist has none."""
     names = [trial.trial_id for trial in state.finalists(state.options.n_finalists)]
     # The winner of an earlier round defends its place.
     champion = trial_of(state.chosen.run) if state.chosen else None
@@ -106,7 +107,7 @@ def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCo
     if without:
         who = f"trial {without[0]} has" if len(without) == 1 else f"trials {', '.join(without)} have"
         return FinalistsCompared(verdict=None, text=f"{who} no repeat that was completed")
-    return FinalistsCompared(verdict=judge_finalists(found)) if found else None
+    return FinalistsCompared(verdict=judge_finalists(found) if found else None)
 
 
 def remove_unnamed_checkpoints(

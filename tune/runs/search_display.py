@@ -203,8 +203,8 @@ def _print_result(outcome: Outcome, best: Trial, console: Console) -> None:
     verdict, baseline = outcome.state.verdict, outcome.state.comparable_base
     trials = {trial.trial_id: trial for trial in outcome.trials}
     if verdict is None:
-        if outcome.state.not_compared:
-            say(console, f"no verdict {outcome.state.not_compared}; the weights of all finalists are kept")
+        if why := outcome.state.compared.text:
+            say(console, f"no verdict {why}; the weights of all finalists are kept")
         _print_winner(f"best      WER {best.best_value:6.2f} %  trial {best.trial_id}", best, console)
         if luck := describe_lowest(best.best_value, (trial.best_value for trial in outcome.trials)):
             console.print(f"          {luck}")
