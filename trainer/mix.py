@@ -166,7 +166,7 @@ def _source(name: str, name_node: yaml.Node, node: yaml.Node, folder: Path, prob
                 problem = f"{key} holds for all sources; give it by --set {key}=..."
             problems.add(key_node, f"{where}{problem}")
     data = settings.get("data")
-    if "data" not in {key.value for key, _ in node.value}:
+    if not any(key.value == "data" for key, _ in node.value):
         problems.add(name_node, f"{where}data is missing; add data: and a path or a hub data set")
     elif data is not None and is_mix(data):
         problems.add(name_node, f"{where}data={data!r}: is a data file itself; name its sources here")

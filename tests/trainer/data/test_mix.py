@@ -110,6 +110,7 @@ MISTAKES = {
     "no sources": ("{}", ":1: sources is missing"),
     "other key": ("data: x\nsources: {a: {data: demo}}", ":1: data: unknown key; a data file has sources"),
     "no data": ("sources:\n  a: {weight: 2}", ":2: a: data is missing"),
+    "key": ("sources:\n  a: {data: demo, [b]: 1}", ":2: a: a key must be a name"),
     "not settings": ("sources:\n  a: recordings/", ":2: a: must be a mapping of settings"),
     "name": ("sources:\n  a b: {data: demo}", ":2: 'a b': is not a valid name"),
     "unknown": (
