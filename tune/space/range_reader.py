@@ -128,8 +128,15 @@ def _range(
     if not isinstance(log, bool):
         problems.add(nodes["log"], f"{name}: log={log!r}: must be true or false")
         log = False  # the bounds are still judged
-    step = _step(name, nodes["step"], kind, problems) if "step" in nodes else None
-    prior = _prior(name, nodes["prior"], kind, problems) if "prior" in nodes else None
+    step: Any = None
+    prior: Any = None
+    if "step" in nodes:  # its sign and size are judged together with the range, and so is the prior
+        allowed = "a whole number of at least 1" if kind == "int" else "a number above 0"
+        step = _number(name, "step", nodes["step"], int if kind == "int" else float, allowed, problems)
+    if "prior" in nodes and scalar(nodes["prior"]) == AUTO and _auto_allowed(name, kind):
+        prior = AUTO
+    elif "prior" in nodes:
+        prior = _number(name, "prior", nodes["prior"], float, "a number of the range", problems)
     if BAD in (low, high):
         return None
     if step is BAD or (kind == "int" and step == 1):
@@ -165,24 +172,11 @@ def _auto_allowed(name: str, kind: str) -> bool:
     return name == "learning_rate" and kind == "float"
 
 
-def _step(name: str, node: yaml.Node, kind: str, problems: Problems) -> Any:
-    """A step as a number, or `BAD` after a problem. Its sign and size are judged together with the range."""
-    number = convert(int if kind == "int" else float, scalar(node))
+def _number(name: str, sub: str, node: yaml.Node, kind: type, allowed: str, problems: Problems) -> Any:
+    """A number, or `BAD` after a problem."""
+    number = convert(kind, scalar(node))
     if number is None:
-        allowed = "a whole number of at least 1" if kind == "int" else "a number above 0"
-        problems.add(node, f"{name}: step={scalar(node)!r}: must be {allowed}")
-        return BAD
-    return number
-
-
-def _prior(name: str, node: yaml.Node, kind: str, problems: Problems) -> Any:
-    """The centre of a prior, or `BAD` after a problem. Judged together with the range."""
-    raw = scalar(node)
-    if raw == AUTO and _auto_allowed(name, kind):
-        return AUTO
-    number = convert(float, raw)
-    if number is None:
-        problems.add(node, f"{name}: prior={raw!r}: must be a number of the range")
+        problems.add(node, f"{name}: {sub}={scalar(node)!r}: must be {allowed}")
         return BAD
     return number
 
