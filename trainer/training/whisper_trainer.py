@@ -39,8 +39,6 @@ from trainer.training.saving import SavingTrainer
 from trainer.training.streamed import check_batches
 from trainer.training.window import set_window
 
-_MODEL_INPUTS = ("input_features", "decoder_input_ids")
-
 
 class WhisperTrainer(SavingTrainer):
     """Trains on a `BatchPlan`; measures WER against the clips' own texts.
@@ -185,7 +183,7 @@ class WhisperTrainer(SavingTrainer):
             check_engine(model)
         set_window(self.model, inputs["input_features"].shape[-1])
         labels, positions = inputs["labels"], inputs["label_positions"]
-        given = {name: inputs[name] for name in _MODEL_INPUTS}
+        given = {name: inputs[name] for name in ("input_features", "decoder_input_ids")}
         # Not with ZeRO 3, where a module has its weights only while it is called.
         zero_3 = self.is_deepspeed_enabled and self.accelerator.state.deepspeed_plugin.zero_stage == 3
         apart = not zero_3 and is_large(labels, self._projection.out_features)
