@@ -18,7 +18,7 @@ from trainer.config import TrainConfig
 from trainer.files import is_locked
 from trainer.model.adapters import with_base
 from tune.experiments.events import Prepared
-from tune.experiments.folder import EVENTS_FILE, SPACE_FILE, SPLITS_FILE, ExperimentFolder
+from tune.experiments.folder import EVENTS_FILE, SPACE_FILE, SPLITS_FILE, ExperimentFolder, feature_cache
 from tune.experiments.log import ExperimentLog, fold
 from tune.experiments.mlflow_store import default_tracking_uri, sqlite_path
 from tune.experiments.object_stores.object_store import StorageError
@@ -114,9 +114,10 @@ class Experiment:
         if splits.is_file():  # not before the data was read
             # What is trained on is train there, whatever it was made of.
             base = base.replace(splits=str(splits), train_on="train")
-        return (
-            base if Path(base.cache_dir).is_dir() else base.replace(cache_dir=str(self.folder.feature_cache))
-        )
+        if not Path(base.cache_dir).is_dir():
+            here = feature_cache(None if self.folder.remote else self.folder.path.parent)
+            base = base.replace(cache_dir=str(here))
+        return base
 
     @property
     def shared(self) -> dict[str, Any]:

@@ -60,11 +60,6 @@ class ExperimentFolder:
         """Folder of its MLflow store and artifacts, where no --tracking-uri names another store."""
         return self.path if self.remote else self.path.parent
 
-    @property
-    def feature_cache(self) -> Path:
-        """Where its features go by default on this machine."""
-        return feature_cache(self.path.parent if self.store is None else None)
-
     def exists(self) -> bool:
         """Whether there is anything of it already, also in a working copy that could not be uploaded."""
         return self.path.exists() or (

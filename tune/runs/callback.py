@@ -151,7 +151,7 @@ class Listener(abc.ABC):
             return
         self._records[trial_id].add_progress(metrics)
         self._progress.add(trial_id, metrics, timestamp)
-        minutes, since = self._log.state.options.save_every, self._saved_at.get(trial_id)
+        minutes, since = self._experiment.state.options.save_every, self._saved_at.get(trial_id)
         late = minutes and since is not None and time.monotonic() - since >= 60 * minutes
         if late and trial_id not in self._asked:
             self._ask("save", {trial_id})
@@ -286,7 +286,7 @@ class SearchCallback(Listener, ray.tune.Callback):
             return "all"
         if not record.would_be_best(value):
             return None
-        asked = self._log.state.options
+        asked = self._experiment.state.options
         if asked.keep_checkpoints == "all" or repeat:
             return "weights"
         wanted = max(asked.n_finalists, DEFAULT_COUNT if asked.guard else 0)  # guards may pass over some

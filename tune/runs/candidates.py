@@ -60,7 +60,7 @@ def measure_average(experiment: OpenExperiment, measure: MeasureMean, say: Calla
 
     No budget ends this: it is one evaluation.
     """
-    log, state = experiment.log, experiment.log.state
+    log, state = experiment.log, experiment.state
     if not state.open_average:
         return
     runs = state.averaged
@@ -105,7 +105,7 @@ def measure_average(experiment: OpenExperiment, measure: MeasureMean, say: Calla
 
 def _proposed(experiment: OpenExperiment, runs: Sequence[Trial]) -> Trial:
     """The mean of these runs: one that a killed process had begun, or a new one."""
-    state, members = experiment.log.state, [run.trial_id for run in runs]
+    state, members = experiment.state, [run.trial_id for run in runs]
     if (begun := state.average_of(members)) is not None:
         return begun
     trial = trial_of(members[0])
@@ -135,7 +135,7 @@ def judge_guards(
     Args:
         show: told what is done now, and how many of how many measurements are.
     """
-    state = experiment.log.state
+    state = experiment.state
     if not state.open_guards:
         return
     runs = state.guard_runs

@@ -22,14 +22,15 @@ class Driver:
 
     def __init__(self, made: MadeLog, records: Records) -> None:
         self.printed, self.orders = list[str](), list[tuple[str, set[str]]]()
-        experiment = SimpleNamespace(log=made.log, folder=made.experiment, before_deletion=lambda: None)
+        state, none = made.log.state, lambda: None
+        experiment = SimpleNamespace(log=made.log, state=state, folder=made.experiment, before_deletion=none)
         order = SimpleNamespace(remote=lambda *words: self.orders.append(words))
         channel, base = SimpleNamespace(order=order), TrainConfig()
         session: Any = SimpleNamespace(
             experiment=experiment,
             channel=channel,
             base=base,
-            state=made.log.state,
+            state=state,
             plan=SimpleNamespace(checkpoint_bytes=3_500_000_000),
         )
         display: Any = SimpleNamespace(event=self.printed.append, print_progress=lambda: None)
