@@ -51,6 +51,14 @@ def refuse_pickles(model: str, names: Iterable[str]) -> None:
         )
 
 
+def no_answer() -> type[Exception]:
+    """What the hub's client raises where it gets no answer: an error of httpx or httpx2, by its version."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    base: type[Exception] = HfHubHTTPError.__bases__[0]
+    return base
+
+
 #: Configuration and processor; some tokenizers have their vocabulary as text.
 _SMALL_FILES = ("*.json", "*.txt", "*.jinja")
 
@@ -63,17 +71,11 @@ def fetch_model(repo: str, *, weights: bool) -> str:
             model was never fetched; it cannot be downloaded; or its weights are no safetensors.
     """
     from huggingface_hub import list_repo_files, snapshot_download
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
     from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
     # Bars for a dozen small files would bury what is printed; gigabytes of weights deserve one.
     (enable_progress_bars if weights else disable_progress_bars)()
-    no_answer: type[Exception] = HfHubHTTPError.__bases__[0]  # the client's own: httpx or httpx2, by version
     try:
         folder = snapshot_download(repo, allow_patterns=[*_SMALL_FILES, *(SAFE_WEIGHTS if weights else ())])
         if weights and not any(Path(folder).glob("model*.safetensors")):
@@ -95,7 +97,8 @@ def fetch_model(repo: str, *, weights: bool) -> str:
             f"model={repo!r}: no such folder here, and no model on the hub can have this name; give a folder, or a "
             "hub id such as openai/whisper-small"
         ) from error
-    except (no_answer, OSError) as error:  # OSError: the hub's refusals, and a disk that is full or read-only
+    # OSError: the hub's refusals, and a disk that is full or read-only.
+    except (no_answer(), OSError) as error:
         raise ModelError(f"model={repo!r}: cannot be fetched from the hub: {one_line(error)}") from error
     return str(folder)
 

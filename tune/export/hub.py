@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainer.errors import UserError
+from trainer.model.pretrained import no_answer
 from tune.experiments.models import SETTINGS_FILE
 from tune.experiments.paths import without_paths
 from tune.export.model_card import PLACE
@@ -75,10 +76,9 @@ def _hub_errors(repo: str, again: str) -> Iterator[None]:
     """Whatever the hub's client raises, as one line."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    no_answer: type[Exception] = HfHubHTTPError.__bases__[0]  # the client's own: httpx or httpx2, by version
     try:
         yield
-    except (no_answer, OSError, RuntimeError, ValueError) as error:
+    except (no_answer(), OSError, RuntimeError, ValueError) as error:
         if sys.stderr.isatty():
             print(file=sys.stderr)  # a bar that broke off ends without a line feed
         # A file's error comes inside a RuntimeError; a ValueError is of the name or of the card's metadata.
@@ -88,6 +88,6 @@ def _hub_errors(repo: str, again: str) -> Iterator[None]:
             status = inner.response.status_code
             reason = f"the hub answers {status}: {inner.server_message or reason}"
             reason += f"; {_LOG_IN}" if status in (401, 403) else ""
-        elif isinstance(inner, (no_answer, OSError)):
+        elif isinstance(inner, (no_answer(), OSError)):
             reason = f"the hub cannot be reached ({reason})"
         raise HubError(f"hub model {repo}: was not pushed: {reason}{again}") from error

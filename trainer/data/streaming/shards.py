@@ -24,6 +24,7 @@ from trainer.config import TrainConfig
 from trainer.data.embedded import RATE_COLUMN, content_or_path
 from trainer.data.sources import BUCKETS, load_hub_dataset, split_role
 from trainer.errors import DataError, one_line
+from trainer.model.pretrained import no_answer
 
 if TYPE_CHECKING:
     import datasets
@@ -172,10 +173,7 @@ def _plain_rows(dataset: datasets.IterableDataset) -> Iterator[dict[str, Any]]:
 
 def _lost() -> tuple[type[Exception], ...]:
     """What readers raise where a connection breaks off; it may be gone when one tries again."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    # The hub's client raises errors of httpx or httpx2, by version, where it gets no answer.
-    return (OSError, HfHubHTTPError.__bases__[0], EOFError, tarfile.TarError, pa.ArrowException)
+    return (OSError, no_answer(), EOFError, tarfile.TarError, pa.ArrowException)
 
 
 def _broken() -> tuple[type[Exception], ...]:
