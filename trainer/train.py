@@ -241,11 +241,11 @@ def evaluate(
         chosen = data.splits[split] if clips is None else data.splits[split].only(clips)
         trainer = make_trainer(config, data, chosen, Path(scratch), whole=whole, training=False)
         began = time.monotonic()
-        metrics = trainer.evaluate()
+        measured = {name.removeprefix("eval_"): rate for name, rate in trainer.evaluate().items()}
     return Evaluation(
         rates={
-            **{name: metrics[f"eval_{name}"] for name in RATES if f"eval_{name}" in metrics},
-            "loss": metrics["eval_loss"],
+            **{name: measured[name] for name in RATES if name in measured},
+            "loss": measured["loss"],
             "clips": len(chosen),
         },
         predictions=trainer.predictions,
@@ -253,7 +253,7 @@ def evaluate(
         tokens=trainer.tokens,
         token_limit=trainer.token_limit,
         seconds=time.monotonic() - began,
-        sources=rates_by_source({name.removeprefix("eval_"): rate for name, rate in metrics.items()}),
+        sources=rates_by_source(measured),
     )
 
 
