@@ -95,18 +95,14 @@ def checked_address(asked: str | None) -> str:
             make its sockets.
     """
     address = joined_address(asked)
-    try:
-        check_address(address)
-    except ResourceError as error:
+    if address == "local":
+        if len(os.fsencode(_temp_folder() + _SESSION.format(os.getpid()))) > _LONGEST_SOCKET:
+            raise _no_start("the paths of its sockets would be too long")
+    elif address != "auto" and (problem := _problem_of(address)):
+        shown = hide_password(address)
         if asked:
-            raise
-        problem = str(error).removeprefix("--address ")
-        raise ResourceError(f"RAY_ADDRESS={problem}; or unset RAY_ADDRESS, and Ray starts here") from error
-    if (
-        address == "local"
-        and len(os.fsencode(_temp_folder() + _SESSION.format(os.getpid()))) > _LONGEST_SOCKET
-    ):
-        raise _no_start("the paths of its sockets would be too long")
+            raise ResourceError(f"--address {shown}: {problem}")
+        raise ResourceError(f"RAY_ADDRESS={shown}: {problem}; or unset RAY_ADDRESS, and Ray starts here")
     return address
 
 
@@ -131,32 +127,26 @@ def _as_interrupt(number: int, frame: Any) -> None:
     (handler if callable(handler) else signal.default_int_handler)(number, frame)
 
 
-def check_address(address: str) -> None:
-    """Raise `ResourceError` where an address is one for jobs or of Ray's client, or nothing listens there."""
-    if address in ("auto", "local"):
-        return
+def _problem_of(address: str) -> str | None:
+    """Why no Ray can be joined at an address; None where one seems to listen."""
     if "://" in address:
-        raise ResourceError(
-            f"--address {hide_password(address)}: start a search on a node of the cluster, with HOST:6379 or auto; "
-            "from elsewhere use tune-whisper submit --address http://HOST:8265 (or vertex_ray://NAME) -- ..."
+        return (
+            "start a search on a node of the cluster, with HOST:6379 or auto; from elsewhere use "
+            "tune-whisper submit --address http://HOST:8265 (or vertex_ray://NAME) -- ..."
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise ResourceError(
-            f"--address {address}: must be HOST:PORT as ray start printed it (port 6379), or auto"
-        )
+        return "must be HOST:PORT as ray start printed it (port 6379), or auto"
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_SECONDS) as probe:
-            speaks_http = _speaks_http(probe)
+            if not _speaks_http(probe):
+                return None
     except OSError as error:
-        raise ResourceError(
-            f"--address {address}: no Ray cluster answers ({error.strerror or error}); ray start --head starts one"
-        ) from error
-    if speaks_http:
-        raise ResourceError(
-            f"--address {address}: is a web server, probably Ray's dashboard; give HOST:6379 to join the cluster, or "
-            f"send a job with tune-whisper submit --address http://{address} -- ..."
-        )
+        return f"no Ray cluster answers ({error.strerror or error}); ray start --head starts one"
+    return (
+        "is a web server, probably Ray's dashboard; give HOST:6379 to join the cluster, or send a job with "
+        f"tune-whisper submit --address http://{address} -- ..."
+    )
 
 
 def _speaks_http(probe: socket.socket) -> bool:

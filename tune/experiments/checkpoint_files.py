@@ -18,8 +18,7 @@ from tune.experiments.folder import TRIALS_FOLDER, ExperimentFolder
 
 _WRITING = ".writing-"
 """Before the name of what is not complete."""
-_PREFIXES = ("checkpoint_", "checkpoint-", _WRITING)
-"""Of the folders of checkpoints; those of trainings had the second."""
+_PREFIX = "checkpoint_"
 
 
 class CheckpointFiles:
@@ -38,7 +37,7 @@ class CheckpointFiles:
 
     def name(self, trial: str, samples_seen: int) -> str:
         """The path of a trial's checkpoint: an evaluation that is made again overwrites its own."""
-        return f"{trial}/{_PREFIXES[0]}{samples_seen:09d}"
+        return f"{trial}/{_PREFIX}{samples_seen:09d}"
 
     def place(self, checkpoint: str) -> Path:
         """A folder of this machine in which the checkpoint can be written, not there yet.
@@ -143,7 +142,7 @@ class CheckpointFiles:
                 continue
             for entry in self._entries(f"{TRIALS_FOLDER}/{trial.base_name}"):
                 path = f"{TRIALS_FOLDER}/{trial.base_name}/{entry.base_name}"
-                if entry.is_file or not entry.base_name.startswith(_PREFIXES) or path in wanted:
+                if entry.is_file or not entry.base_name.startswith((_PREFIX, _WRITING)) or path in wanted:
                     continue
                 if not remove:  # object stores know no folders that could be renamed
                     aside = f"{self._root}/{TRIALS_FOLDER}/{trial.base_name}/aside_{entry.base_name}"

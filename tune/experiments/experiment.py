@@ -15,7 +15,6 @@ import yaml
 
 from trainer.bounds import WEIGHT_OF
 from trainer.config import TrainConfig
-from trainer.files import is_locked
 from trainer.model.adapters import with_base
 from tune.experiments.events import Prepared
 from tune.experiments.folder import EVENTS_FILE, SPACE_FILE, SPLITS_FILE, ExperimentFolder, feature_cache
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 Find: TypeAlias = "Callable[[str | None, Storage], ExperimentFolder]"
 """Finds an experiment as `find_experiment` does, or in its end where a killed process had left only that."""
 LOCK_FILE = ".running"
+"""Locked while a process of this machine, or of one that shares the folder, writes to it."""
 
 
 @dataclasses.dataclass
@@ -263,11 +263,6 @@ def no_log(folder: ExperimentFolder) -> ExperimentError:
         f"experiment {folder.name!r}: has no {EVENTS_FILE}: its search has not started a trial; wait until it does, "
         f"or remove {folder.address} and start again"
     )
-
-
-def is_running(folder: ExperimentFolder) -> bool:
-    """Whether a process of this machine, or of one that shares the folder, writes to it now."""
-    return bool(is_locked(folder.path / LOCK_FILE))
 
 
 def lock(folder: Path) -> IO[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from trainer.files import is_locked
 from tune.experiments.events import ResultsWritten, SearchEnded, SearchStatus
-from tune.experiments.experiment import Experiment, OpenExperiment, find_experiment, is_running
+from tune.experiments.experiment import LOCK_FILE, Experiment, OpenExperiment, find_experiment
 from tune.experiments.folder import EVENTS_FILE, RESULTS_FILE, ExperimentFolder
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.results import how_it_ended, write_results
@@ -86,8 +87,8 @@ def finish_if_left(folder: ExperimentFolder, say: Callable[[str], None], storage
 
 def _is_left(folder: ExperimentFolder) -> bool:
     """Whether the end is owed, and no process comes to it; raises `ExperimentError` for a damaged log."""
-    begun = (folder.path / EVENTS_FILE).is_file()
-    return begun and not is_running(folder) and only_end_is_left(Experiment.read(folder).state)
+    begun, runs = (folder.path / EVENTS_FILE).is_file(), is_locked(folder.path / LOCK_FILE)
+    return begun and not runs and only_end_is_left(Experiment.read(folder).state)
 
 
 def find_finished(name: str | None, storage: Storage) -> ExperimentFolder:
