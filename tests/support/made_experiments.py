@@ -211,7 +211,6 @@ class MadeLog:
     def close(self) -> None:
         """Let go of the files, as a process that ends does."""
         self.log.close()
-        self._progress.close()
 
     def again(self) -> None:
         """Open the log as the next process does."""

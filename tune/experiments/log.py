@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from tune.experiments.events import Entry, Event, LineError, decode, encode
 from tune.experiments.folder import PROGRESS_FILE
@@ -152,7 +152,6 @@ class ProgressLog:
     def __init__(self, folder: Path) -> None:
         self._path = folder / PROGRESS_FILE
         self._waiting: list[str] = []
-        self._file: IO[str] | None = None
 
     def add(self, trial_id: str, metrics: Mapping[str, float], timestamp: float) -> None:
         """Take in what a trial reported at a time, in seconds since the epoch."""
@@ -166,19 +165,9 @@ class ProgressLog:
             OSError: it cannot be written; what waited is gone.
         """
         waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
-        if self._file is None:
-            self._file = self._path.open("a", encoding="utf-8")
-        self._file.write("".join(waiting))
-        self._file.flush()
-
-    def close(self) -> None:
-        """Write the rest and close the file; raises OSError as `flush` does."""
-        self.flush()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if waiting:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.writelines(waiting)
 
 
 def parse_progress(content: bytes) -> tuple[list[dict[str, Any]], int]:
