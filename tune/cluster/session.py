@@ -204,35 +204,26 @@ def head_watched(advice: str, *, own: bool) -> Iterator[None]:
     import ray
 
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-    done = threading.Event()
-    patience = _OWN_PATIENCE if own else _PATIENCE
-    watch = threading.Thread(
-        target=_watch_head, args=(host, int(port), patience, advice, done), name="head-watch", daemon=True
-    )
-    watch.start()
+    lost = f"error: Ray's head at {host}:{port} is gone; {advice}"
+    done, patience = threading.Event(), _OWN_PATIENCE if own else _PATIENCE
+
+    def watch() -> None:
+        answered = time.monotonic()
+        while not done.wait(_LOOK_SECONDS):
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
+                answered = time.monotonic()
+            except OSError:
+                if time.monotonic() - answered >= patience:
+                    print(lost, file=sys.stderr, flush=True)
+                    sys.stdout.flush()
+                    os._exit(EXIT_FAILED)
+
+    threading.Thread(target=watch, name="head-watch", daemon=True).start()
     try:
         yield
     finally:
         done.set()
-
-
-def _watch_head(host: str, port: int, patience: float, advice: str, done: threading.Event) -> None:
-    answered = time.monotonic()
-    while not done.wait(_LOOK_SECONDS):
-        if _answers(host, port):
-            answered = time.monotonic()
-        elif time.monotonic() - answered >= patience:
-            print(f"error: Ray's head at {host}:{port} is gone; {advice}", file=sys.stderr, flush=True)
-            sys.stdout.flush()
-            os._exit(EXIT_FAILED)
-
-
-def _answers(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host.strip("[]"), port), timeout=10.0):
-            return True
-    except OSError:
-        return False
 
 
 def alive_nodes() -> list[Node]:
