@@ -22,6 +22,7 @@ from tune.search.budgets import EndReason
 from tune.search.finalists import Verdict
 from tune.search.guards import GuardLoss
 from tune.search.records import Stop, TrialOutcome
+from tune.search.searcher import WarmStart
 from tune.util.plain import restored
 
 SearchStatus = Literal["completed", "failed", "interrupted"]
@@ -120,6 +121,8 @@ class Prepared(Event):
     notes: tuple[str, ...] = ()
     """What the user should know of the data."""
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    warm_starts: list[WarmStart] = dataclasses.field(default_factory=list)
+    """What the searcher knows of other experiments."""
 
     @functools.cached_property
     def base(self) -> TrainConfig:

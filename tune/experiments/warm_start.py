@@ -2,78 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from trainer.scoring.objectives import objective_value
 from tune.experiments.experiment import Experiment
-from tune.search.searcher import EarlierTrial
+from tune.search.searcher import EarlierTrial, WarmStart
 from tune.space.space import SearchSpace
 from tune.util.errors import ExperimentError
-from tune.util.plain import restored
 
-WARM_START_FILE = "warm_start.json"
 _SAME = (
     *("model", "data", "data_config", "language", "task"),
     *("normalizer", "objective", "max_eval_clips", "validation_split"),
 )
 """Settings that decide whether the WERs of two experiments compare."""
-
-
-@dataclasses.dataclass(frozen=True)
-class WarmStart:
-    """Trials of another experiment that fit into the space."""
-
-    experiment: str
-    trials: list[EarlierTrial]
-    baseline: float
-    """WER of its base model in percent."""
-    budget: int
-    """Samples seen by its longest trial."""
-    notes: list[str]
-    """What is not used, and why."""
-
-    def adapted(self, baseline: float, budget: int) -> list[EarlierTrial]:
-        """The trials with WERs and samples on this search's scales.
-
-        WERs count relative to the base model's, so that an easier or harder data set does not make all of them
-        look good or bad; with the same model and data both are equal and nothing changes.
-        """
-        wer, samples = baseline / self.baseline if self.baseline else 1.0, budget / self.budget
-        return [
-            EarlierTrial(
-                trial.params,
-                [(max(1, round(seen * samples)), found * wer) for seen, found in trial.evaluations],
-                None if trial.value is None else trial.value * wer,
-                None if trial.budget is None else round(trial.budget * samples),
-            )
-            for trial in self.trials
-        ]
-
-    def within(self, space: SearchSpace) -> WarmStart:
-        """The same with those trials alone that lie in a space, whose learning rates are known by now."""
-        trials = [trial for trial in self.trials if not space.outside(trial.params)]
-        left_out = len(self.trials) - len(trials)
-        notes = [f"warm start: {left_out} are left out, their learning_rate is outside the space"]
-        return dataclasses.replace(self, trials=trials, notes=[*self.notes, *(notes if left_out else [])])
-
-
-def save_warm_starts(found: Sequence[WarmStart], folder: Path) -> None:
-    """Keep them with the experiment: a resumed search learns from the same."""
-    text = json.dumps([dataclasses.asdict(each) for each in found], indent=1)
-    (folder / WARM_START_FILE).write_text(text + "\n", encoding="utf-8")
-
-
-def load_warm_starts(folder: Path) -> tuple[WarmStart, ...]:
-    """Those that a search began with."""
-    path = folder / WARM_START_FILE
-    if not path.is_file():
-        return ()
-    return tuple(restored(WarmStart, each) for each in json.loads(path.read_text(encoding="utf-8")))
 
 
 def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict[str, Any]) -> WarmStart:

@@ -24,9 +24,10 @@ from tune.experiments.mlflow_store import absolute_tracking_uri, check_store, de
 from tune.experiments.options import SearchOptions
 from tune.experiments.paths import PATH_SETTINGS, absolute_guards, settled
 from tune.experiments.storage import Storage, dated_name
-from tune.experiments.warm_start import WarmStart, read_warm_start
+from tune.experiments.warm_start import read_warm_start
 from tune.search.budgets import describe_duration
 from tune.search.scheduler import LEAST_STEPS, rung_grid
+from tune.search.searcher import WarmStart
 from tune.space.parameters import FloatParameter, Parameter
 from tune.space.space import SearchSpace
 from tune.util.console import short_path, short_value

@@ -13,7 +13,6 @@ from tune.experiments.experiment import Experiment, OpenExperiment, find_experim
 from tune.experiments.options import TRIAL, SearchOptions
 from tune.experiments.paths import absolute_guards, settled
 from tune.experiments.storage import Storage
-from tune.experiments.warm_start import load_warm_starts
 from tune.runs.finish import only_end_is_left
 from tune.runs.plan import Plan
 from tune.space.parameters import NOT_SEARCHABLE, ChoiceParameter, show
@@ -81,7 +80,7 @@ def resume(
             address=address,
             space=experiment.space or space_of_one({}),
             base=base if kind == "training" else base.replace(evaluate_at=None),
-            warm_starts=load_warm_starts(folder.path),
+            warm_starts=tuple(state.prepared.warm_starts),
         )
         if "space" in given:
             plan = plan.with_space(_another_space(plan, experiment))

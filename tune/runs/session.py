@@ -22,7 +22,6 @@ from tune.experiments.events import Baseline, Data, Prepared, SearchEnded, Sessi
 from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import DROPPED_FILE, RESULTS_FILE, SPACE_FILE, SPLITS_FILE
 from tune.experiments.results import write_results
-from tune.experiments.warm_start import save_warm_starts
 from tune.runs.data import load_guards, load_table, prepare_features, prepare_guards, what_clips_show
 from tune.runs.finish import finish
 from tune.runs.outcome import Outcome
@@ -211,12 +210,11 @@ class Session:
             dropped=count_by_reason(data.drops),
             notes=tuple(data.notes),
             versions=package_versions(),
+            warm_starts=list(plan.warm_starts),
         )
         self._keep_space_file()
-        if plan.warm_starts:
-            save_warm_starts(plan.warm_starts, plan.folder)
-            for each in plan.warm_starts:
-                say_notes(self.console, each.notes)
+        for each in plan.warm_starts:
+            say_notes(self.console, each.notes)
         started = self._started()
         write_experiment_file(dataclasses.replace(plan, options=started.options), prepared)
         self._wait_for_stores()

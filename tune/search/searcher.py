@@ -30,6 +30,44 @@ class EarlierTrial:
     """Samples of its full budget; None is the longest that any trial came to."""
 
 
+@dataclasses.dataclass(frozen=True)
+class WarmStart:
+    """Trials of another experiment that fit into the space."""
+
+    experiment: str
+    trials: list[EarlierTrial]
+    baseline: float
+    """WER of its base model in percent."""
+    budget: int
+    """Samples seen by its longest trial."""
+    notes: list[str]
+    """What is not used, and why."""
+
+    def adapted(self, baseline: float, budget: int) -> list[EarlierTrial]:
+        """The trials with WERs and samples on this search's scales.
+
+        WERs count relative to the base model's, so that an easier or harder data set does not make all of them
+        look good or bad; with the same model and data both are equal and nothing changes.
+        """
+        wer, samples = baseline / self.baseline if self.baseline else 1.0, budget / self.budget
+        return [
+            EarlierTrial(
+                trial.params,
+                [(max(1, round(seen * samples)), found * wer) for seen, found in trial.evaluations],
+                None if trial.value is None else trial.value * wer,
+                None if trial.budget is None else round(trial.budget * samples),
+            )
+            for trial in self.trials
+        ]
+
+    def within(self, space: SearchSpace) -> WarmStart:
+        """The same with those trials alone that lie in a space, whose learning rates are known by now."""
+        trials = [trial for trial in self.trials if not space.outside(trial.params)]
+        left_out = len(self.trials) - len(trials)
+        notes = [f"warm start: {left_out} are left out, their learning_rate is outside the space"]
+        return dataclasses.replace(self, trials=trials, notes=[*self.notes, *(notes if left_out else [])])
+
+
 class Source(abc.ABC):
     """Hands out named settings while there is room for a trial; `trial_id` is Ray's own."""
 

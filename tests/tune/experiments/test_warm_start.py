@@ -11,9 +11,9 @@ from plans import space_of
 from trainer.config import TrainConfig
 from tune.experiments.experiment import Experiment
 from tune.experiments.storage import Storage
-from tune.experiments.warm_start import WarmStart, load_warm_starts, read_warm_start, save_warm_starts
+from tune.experiments.warm_start import read_warm_start
 from tune.search.records import Records
-from tune.search.searcher import EarlierTrial, Searcher
+from tune.search.searcher import EarlierTrial, Searcher, WarmStart
 from tune.space.space import SearchSpace
 from tune.util.errors import ExperimentError
 
@@ -199,10 +199,11 @@ def test_of_several_ranges_a_trial_fits_one_until_the_rates_are_known(tmp_path: 
     assert left.notes[-1] == "warm start: 1 are left out, their learning_rate is outside the space"
 
 
-def test_several_are_kept_with_the_experiment(tmp_path: Path) -> None:
+def test_several_are_kept_in_the_log(tmp_path: Path) -> None:
     found = warm_start(finished(tmp_path), [space_of(tmp_path, RATE + BATCH)], ours())
     (tmp_path / "b").mkdir()
     other = warm_start(finished(tmp_path / "b"), [space_of(tmp_path, RATE)], ours(language="de"))
-    assert load_warm_starts(tmp_path) == ()
-    save_warm_starts([found, other], tmp_path)
-    assert load_warm_starts(tmp_path) == (found, other)
+    made = MadeLog(tmp_path / "made", warm_starts=[found, other])
+    made.session()
+    made.close()
+    assert Experiment.read(made.experiment).settings.warm_starts == [found, other]
