@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from trainer.files import take_lock, write_whole
+from trainer.files import locked, write_whole
 from tune.experiments.mlflow_store import DATABASE, relocate_artifacts
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError, inside
 from tune.util.environment import user_cache
@@ -25,6 +25,8 @@ EVENTS_FILE, PROGRESS_FILE = "events.jsonl", "progress.jsonl"
 TRIALS_FOLDER = "trials"
 """Written by Ray itself, straight to the storage."""
 _STATE_FILE = ".uploaded.json"
+_TRANSFER_LOCK = ".lock"
+"""Held by the one process of this machine that brings files up or down."""
 _LOCAL_ONLY = (".db-wal", ".db-shm", ".db-journal")
 """Ends of names: SQLite's own files belong to the database only while it is open."""
 _NOT_EXPORTED = ("optimizer.pt", "scheduler.pt")
@@ -135,7 +137,7 @@ class ExperimentFolder:
                 mark = _local_mark(file)
                 if state.get(name, {}).get("local") == mark:
                     continue
-                with self._alone():
+                with locked(self.path / _TRANSFER_LOCK):
                     content = _content(file)
                     check()
                     self.store.write(f"{self.name}/{name}", content)
@@ -157,7 +159,7 @@ class ExperimentFolder:
             return
         remote = self.store.files(self.name, TRIALS_FOLDER)
         self.path.mkdir(parents=True, exist_ok=True)
-        with self._alone():
+        with locked(self.path / _TRANSFER_LOCK):
             state = self._state()
             # The database last: its artifacts are looked for where they are here.
             for name, mark in sorted(remote.items(), key=lambda item: item[0] == DATABASE):
@@ -195,13 +197,6 @@ class ExperimentFolder:
             and not any(part.startswith(".") for part in file.relative_to(self.path).parts)
             and file.relative_to(self.path).parts[0] not in (TRIALS_FOLDER, EVENTS_FILE)
         ]
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold off other processes of this machine that bring files up or down."""
-        with (self.path / ".lock").open("a") as file:
-            take_lock(file)
-            yield
 
     def _state(self) -> dict[str, Any]:
         """What is known of each file at its last transfer: its mark here and its mark in the store."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainer.files import flush
 from tune.experiments.events import Entry, Event, LineError, decode, encode
 from tune.experiments.folder import PROGRESS_FILE
 from tune.experiments.state import SearchState
@@ -92,7 +93,7 @@ class ExperimentLog:
             self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644)
             if self._size < len(content):
                 os.ftruncate(self._file, self._size)
-            _sync_folder(path.parent)
+            flush(path.parent)
         except OSError as error:
             raise self._cannot(error) from error
 
@@ -213,14 +214,3 @@ def _write_all(file: int, content: bytes) -> None:
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(file, rest) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring the name of a new file to the disk, where folders can be asked to."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:  # buckets mounted as folders know no such thing
-        pass
-    finally:
-        os.close(descriptor)
