@@ -65,7 +65,10 @@ def scalar(node: yaml.Node, as_text: bool = False) -> Any:
         return ["..."] if isinstance(node, yaml.SequenceNode) else {"...": "..."}
     tag = node.tag.rpartition(":")[2]
     if tag == "null" or (tag in ("bool", "int", "float") and not as_text):
-        return yaml.SafeLoader("").construct_object(node)
+        try:
+            return yaml.SafeLoader("").construct_object(node)
+        except (ValueError, KeyError):  # a tag that is written and does not fit, as `!!float x`
+            return node.value
     return node.value
 
 
