@@ -36,7 +36,7 @@ _MAIN = (
 )
 """Settings that every run has as params, the defaults too."""
 _UNITS = (
-    "Units: `wer`, `cer` and the like in percent, gains in percentage points; `seconds` in s; `samples_seen` in "
+    "Units: error rates in percent, gains in percentage points; `seconds` in s; `samples_seen` in "
     "training clips, which are also the steps of a trial's metrics (those of a search count trials); "
     "`system/gpu_*` in percent and MB."
 )
