@@ -67,7 +67,7 @@ def scalar(node: yaml.Node, as_text: bool = False) -> Any:
     if tag == "null" or (tag in ("bool", "int", "float") and not as_text):
         try:
             return yaml.SafeLoader("").construct_object(node)
-        except (ValueError, KeyError):  # a tag that is written and does not fit, as `!!float x`
+        except (ValueError, KeyError, IndexError):  # a tag that is written and does not fit, as `!!float x`
             return node.value
     return node.value
 

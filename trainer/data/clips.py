@@ -110,7 +110,9 @@ def load_clips(config: TrainConfig, *, window: float | None = None, refuse_token
         check_usable(config, drops, left=complete)
     silent.pop(UNMARKED, None)
     if "test" in silent and "test" not in complete:
-        silent.setdefault("validation", silent.pop("test"))
+        own = {clip.origin.source for part in (usable, silent) for clip in part.get("validation", ())}
+        moved = [clip for clip in silent.pop("test") if clip.origin.source not in own]
+        silent["validation"] = [*silent.get("validation", ()), *moved]
     if config.train_on != "train":
         complete = _trained_on_both(config, complete, usable)
         silent = _trained_on_both(config, {"test": [], **silent}, silent)

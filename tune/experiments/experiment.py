@@ -9,7 +9,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Self, TypeAlias
 
 import yaml
 
@@ -30,8 +30,6 @@ from tune.util.files import LockedError, own_lock
 from tune.util.redact import without_password
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from tune.experiments.storage import Storage
 
 Find: TypeAlias = "Callable[[str | None, Storage], ExperimentFolder]"

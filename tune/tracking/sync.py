@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from trainer.errors import UserError
 from trainer.files import write_whole
@@ -30,9 +30,6 @@ from tune.experiments.state import SearchState
 from tune.util.errors import ExperimentError, TrackingError
 from tune.util.files import LockedError, own_lock
 from tune.util.redact import hide_password
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 STORES = {
     "mlflow": ("MLflow", "tune.tracking.mlflow", "MlflowStore"),

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -20,9 +20,6 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.scoring.objectives import words
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 SHORT_NAMES = {
     "learning_rate": "lr",

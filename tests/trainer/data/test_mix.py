@@ -80,6 +80,17 @@ def test_made_splits_share_no_text_and_have_clips_of_each_source(tmp_path: Path)
         assert by_source(clips).keys() == {"one", "two"}
 
 
+def test_clips_without_text_are_measured_with_the_split_of_their_source(tmp_path: Path) -> None:
+    """Where no source keeps a test split, that of one without a validation split becomes it."""
+    for name, measured, number in (("a", "validation", 8), ("b", "test", 1)):
+        silent = {"file": f"silent-{name}.wav", "text": "", "split": measured}
+        made = [*rows(name, "train", number), *rows(name, measured, 4), silent]
+        write_manifest(tmp_path / f"{name}.csv", [{**row, "file": f"{name}/{row['file']}"} for row in made])
+    table = load_clips(mix(tmp_path, a={"data": "a.csv"}, b={"data": "b.csv"}))
+    assert by_source(table.splits["validation"]) == {"a": 4, "b": 4}
+    assert by_source(table.without_text["validation"]) == {"a": 1, "b": 1}
+
+
 def test_each_clip_is_taught_its_own_language(tmp_path: Path) -> None:
     told = [{**row, "text": "ISI"} for split in ("train", "dev") for row in rows("", split, 3)]
     for name in ("en", "de"):

@@ -183,7 +183,7 @@ def test_the_table_and_the_same_for_programs(
     assert (newest["name"], oldest["name"]) == ("interrupted", "finished")
     assert oldest["wer_gain"] == oldest["baseline_wer"] - oldest["best_wer"]
     began = datetime.datetime.fromisoformat(oldest["started"])
-    assert began == datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.timezone.utc)
+    assert began == datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
 
 def test_an_empty_storage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

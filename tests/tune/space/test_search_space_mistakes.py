@@ -21,6 +21,7 @@ BAD_FILES = {
     # Keys
     "unknown": ("learnin_rate: {type: float, low: 1e-5, high: 1e-3}", "learnin_rate: unknown setting; did you"),
     "twice": (LR + "dropout: 0.1\n" + LR, "3: learning_rate: given twice, first in line 1; remove one"),
+    "empty tag": ("learning_rate: !!float ''", "1: learning_rate='': must be a number above 0"),
     "wrong tag": ("learning_rate: !!float x", "1: learning_rate='x': must be a number above 0"),
     "list value": (LR + "dropout: [0, 0.1]", "2: dropout: a list; to choose from it, write {type: choice, values"),
     "fixed range": (LR + "fixed:\n  dropout: {type: float}", "3: fixed: dropout: must be a plain value"),
