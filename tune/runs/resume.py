@@ -72,15 +72,17 @@ def resume(
         base, session = experiment.base, state.session
         if base.precision == "auto" and session is not None:  # as it was decided when the experiment began
             base = base.replace(precision=session.precision)
+        space = experiment.space or space_of_one({})
         plan = Plan(
             options=options,
             name=name,
             experiment_folder=folder,
             storage=storage,
             address=address,
-            space=experiment.space or space_of_one({}),
+            space=space,
             base=base if kind == "training" else base.replace(evaluate_at=None),
-            warm_starts=tuple(state.prepared.warm_starts),
+            # As narrow as the space is by now, which another session may have changed.
+            warm_starts=tuple(each.within(space) for each in state.prepared.warm_starts),
         )
         if "space" in given:
             plan = plan.with_space(_another_space(plan, experiment))

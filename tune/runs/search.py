@@ -71,8 +71,7 @@ def run(plan: Plan, console: Console, experiment: OpenExperiment | None = None) 
             go_on(session, experiment)
         if plan.is_training:
             if session.state.records[TRIAL].outcome in ("running", "failed"):
-                with contextlib.suppress(KeyboardInterrupt):  # before it has workers: it goes on another time
-                    train_on_ray(session)
+                train_on_ray(session)
         else:
             run_trials(session)
             run_repeats(session)

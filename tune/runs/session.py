@@ -232,16 +232,17 @@ class Session:
         self.tracking.start()
         self._wait_for_stores()
         started, space = self._started(), self.plan.space
-        if not self.plan.is_training and space is not experiment.space:
+        if self.plan.is_training or space is experiment.space:
+            experiment.log.append(started)
+        else:
             trials, shared = experiment.state.records.all(), experiment.shared
             inside = sum(bool(space.point_of(trial.config, shared)) for trial in trials)
+            experiment.log.append(dataclasses.replace(started, space=space.to_dict()))
             self._keep_space_file()
-            started = dataclasses.replace(started, space=space.to_dict())
             self.say(
                 f"the space is {space.path} now: {inside} of {len(trials)} trials lie in it, and the searcher learns "
                 "from them; the others can still win"
             )
-        experiment.log.append(started)
         self._follow()
 
     def _keep_space_file(self) -> None:

@@ -29,17 +29,18 @@ def train_on_ray(session: Session) -> None:
     """The workers, until they have ended, failed too often or are interrupted; the log tells what came of them."""
     plan, log, state = session.plan, session.experiment.log, session.state
     points = session.experiment.settings.rungs
-    session.say(f"{points[-1]:,} samples; evaluations at {', '.join(f'{point:,}' for point in points)}\n")
-    log.append(TrialStarted(trial_id=TRIAL, folder=TRIAL))
     record = state.records[TRIAL]
-    with TrainDisplay(
+    display = TrainDisplay(
         session.console,
         record,
         budget=points[-1],
         baseline=objective_value(state.base_rates),
         trouble=lambda: session.tracking.problem,
-    ) as display:
-        watch = TrainingWatch(session, display)
+    )
+    watch = TrainingWatch(session, display)
+    session.say(f"{points[-1]:,} samples; evaluations at {', '.join(f'{point:,}' for point in points)}\n")
+    log.append(TrialStarted(trial_id=TRIAL, folder=TRIAL))
+    with display:
         result = _fit(session, watch)
     if result == "failed":
         log.append(
@@ -119,13 +120,13 @@ def _fit(session: Session, watch: TrainingWatch) -> Literal["completed", "failed
     plan, channel = session.plan, session.channel
     reader = ProgressReader(channel, watch.receive, watch.flush_progress)
     reader.start()
-    inputs, folder = session.inputs(plan.base), plan.experiment_folder
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    remote = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(fit)
     # A shell that starts it in the background lets it ignore SIGINT, as which `ray_session` passes on SIGTERM.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     failure, interrupted = None, False
     try:
+        inputs, folder = session.inputs(plan.base), plan.experiment_folder
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        remote = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(fit)
         training = remote.remote(inputs, channel, session.resources, folder, plan.options.max_failures)
         while not ray.wait([training], timeout=0.5)[0]:
             # Where it is Ray's, the workers know it too.

@@ -11,7 +11,7 @@ from made_experiments import MadeLog, change_settings, made_trial, write_experim
 from tune.cli import main
 from tune.experiments.storage import Storage
 from tune.runs.resume import Resumed, resume
-from tune.search.searcher import Searcher
+from tune.search.searcher import EarlierTrial, Searcher, WarmStart
 from tune.tracking.optuna_study import STUDY_FILE, OptunaStore
 
 OTHER = """\
@@ -116,6 +116,24 @@ def test_the_log_has_the_change_and_study_and_report_follow(
     assert main(["report", "made", "--storage", storage.text]) == 0
     page = Path("made/report/report.html").read_text()
     assert "weight_decay" in page
+
+
+def test_earlier_experiments_teach_what_lies_in_a_space_that_was_narrowed_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trials = [EarlierTrial({"learning_rate": rate}, [(96, 20.0)], None) for rate in (5e-4, 5e-3)]
+    made = MadeLog(tmp_path / "made", warm_starts=[WarmStart("earlier", trials, 60.0, 96, [])])
+    made.session(trials=8)
+    made.close()
+    storage = Storage.parse(tmp_path)
+    space = resumed(storage, "learning_rate: {type: float, low: 1e-4, high: 1e-3, log: true}\n").plan.space
+    made.again()
+    made.session(trials=8, space=space.to_dict())
+    made.close()
+    again = resume("made", storage, {"trials": 9})
+    again.experiment.close()
+    assert [each.trials for each in again.plan.warm_starts] == [trials[:1]]
 
 
 @pytest.mark.parametrize(
