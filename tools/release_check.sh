@@ -57,9 +57,10 @@ if sys.argv[1] == "join":
     open("joined.txt", "w").write(" ".join(texts))
     sys.exit()
 if sys.argv[1] == "transformers":
-    import transformers
+    import soundfile, transformers
+    samples, rate = soundfile.read("joined.wav")  # of a file's name the pipeline needs ffmpeg
     pipe = transformers.pipeline("automatic-speech-recognition", "model")
-    heard = pipe("joined.wav", return_timestamps=True)["text"]
+    heard = pipe({"raw": samples, "sampling_rate": rate}, return_timestamps=True)["text"]
     name = f"transformers {transformers.__version__}"
 elif sys.argv[1] == "faster-whisper":
     import faster_whisper
