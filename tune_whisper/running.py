@@ -200,14 +200,14 @@ class _Shown:
         return content
 
     def take_lines(self, printed: Iterable[str]) -> None:
-        """Take in what the process prints; in a notebook it is shown by `look`."""
+        """Take in what the process prints; in a notebook it is shown by `update`."""
         for line in printed:
             self.lines.append(line)
             self._printed += 1
             if self._prints:
                 print(line, end="", flush=True)
 
-    def look(self, *, ended: bool = False) -> None:
+    def update(self, *, ended: bool = False) -> None:
         """Read what is new of the experiment's log, once there is one, where anybody wants to know; draw the one output
         of a notebook's cell anew.
         """
@@ -272,7 +272,7 @@ def _in_own_process(
     reader.start()
     try:
         while process.poll() is None:
-            shown.look()
+            shown.update()
             shown.tell()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_SECONDS)
@@ -284,7 +284,7 @@ def _in_own_process(
         if process.stdin is not None:
             process.stdin.close()
         reader.join(2)  # longer where a process that it left behind holds the pipe
-        shown.look(ended=True)
+        shown.update(ended=True)
     shown.tell()
     answer = shown.read()
     if "interrupted" in answer:

@@ -12,7 +12,7 @@ Kept = Literal["all", "weights", "errors"]
 Order = Literal["save", "end"]
 """What a training can be asked to do between two evaluations: save where it is and go on, or save and end."""
 FIGURES = ("loss", "learning_rate", "grad_norm")
-"""What a training tells of itself between two evaluations, beside its position."""
+"""What a training reports between two evaluations, beside its position."""
 
 
 class Report(Protocol):

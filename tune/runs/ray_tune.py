@@ -1,4 +1,4 @@
-"""What Ray Tune asks during a search: thin faces of the searcher and of budgets."""
+"""Ray Tune's interfaces to the searcher and to what ends a search."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RaySearcher(_NotPickled, ray.tune.search.Searcher):
         over: Callable[[], bool] = lambda: False,
         ending: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ending` is called at the end of a trial, before the callbacks hear of it."""
+        """`ending` is called at the end of a trial, before the callbacks."""
         super().__init__()  # what decides is up to the source
         self._source, self._over, self._ending = source, over, ending
 

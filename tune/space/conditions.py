@@ -140,7 +140,7 @@ def deciding_points(ranges: Ranges, fixed: Mapping[str, Any]) -> Iterator[dict[s
     """Values of the deciding settings, all that conditions tell apart; of `method`, by which rates differ, all."""
     conditions = [condition for own in ranges.values() for each in own for condition in each.when]
 
-    def told_apart(name: str, parameter: Parameter) -> list[Any]:
+    def distinct_values(name: str, parameter: Parameter) -> list[Any]:
         points = parameter.points() or []
         if name == "method":
             return points
@@ -151,7 +151,7 @@ def deciding_points(ranges: Ranges, fixed: Mapping[str, Any]) -> Iterator[dict[s
         ]
         return named + next(([value] for value in points if value not in named), [])
 
-    return points_of(ranges, fixed, {*deciders(ranges), "method"}, told_apart)
+    return points_of(ranges, fixed, {*deciders(ranges), "method"}, distinct_values)
 
 
 def points_of(
