@@ -153,7 +153,7 @@ def killed_by(mutant: dict[str, Any], copy: Path, tests: list[str] | None) -> st
         done = subprocess.run(
             [
                 sys.executable,
-                *["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"],
+                *["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not occasional"],
                 *(tests or own_tests(mutant, copy)),
             ],
             cwd=copy,
