@@ -60,7 +60,7 @@ class SearchDisplay(LiveDisplay):
         parts = [f"{ended}/{self._n_trials} {self._noun} ended"]
         if best and best.best_value is not None:
             parts.append(f"best WER {best.best_value:.2f} % (trial {best.trial_id}), {self._baseline}")
-        if left is not None and ended < self._n_trials:
+        if left and ended < self._n_trials:  # nothing is known of how long a last evaluation takes
             parts.append(f"about {clock(left)} left")
         return parts
 
@@ -90,7 +90,9 @@ class SearchDisplay(LiveDisplay):
             budget = self._budget_of(trial)
             parts = [f"trial {trial.trial_id}: {seen:,} of {budget:,} samples"]
             parts += [f"loss {trial.progress['loss']:.4f}"] if "loss" in trial.progress else []
-            if seen > before and now > then:
+            if seen >= budget:
+                parts.append("last evaluation")
+            elif seen > before and now > then:
                 speeds.append((seen - before) / (now - then))
                 left = clock((budget - seen) / speeds[-1])
                 parts += [f"{speeds[-1]:.3g} samples/s", f"about {left} to its end"]

@@ -58,10 +58,14 @@ def test_without_a_terminal_each_running_trial_has_a_line_a_minute(monkeypatch: 
             r"trial 001: 200 of 900 samples · loss 1\.5000 · \S+ samples/s · about 0\d:\d\d to its end", line
         )
         assert "0/8 trials ended · about 0" in total
+        first.add_progress({"samples_seen": 900, "epoch": 3, "loss": 1.25})
+        shown.look()
+        line, total = written.getvalue().splitlines()[-2:]
+        assert line.endswith("trial 001: 900 of 900 samples · loss 1.2500 · last evaluation")
         for number in range(2, 6):
             records.start(f"00{number}", {}, 8).add_progress({"samples_seen": number, "epoch": 0.01})
         shown.look()
-        assert "5 trials run: 2 to 200 of 900 samples" in written.getvalue().splitlines()[-2]
+        assert "5 trials run: 2 to 900 of 900 samples" in written.getvalue().splitlines()[-2]
 
 
 def test_of_a_search_that_goes_on_the_time_left_is_that_of_this_sessions_pace(
