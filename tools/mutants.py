@@ -153,7 +153,17 @@ def killed_by(mutant: dict[str, Any], copy: Path, tests: list[str] | None) -> st
         done = subprocess.run(
             [
                 sys.executable,
-                *["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not occasional"],
+                *[
+                    "-m",
+                    "pytest",
+                    "-x",
+                    "-q",
+                    "-p",
+                    "no:cacheprovider",
+                    "-m",
+                    "not occasional",
+                    "--timeout=240",
+                ],
                 *(tests or own_tests(mutant, copy)),
             ],
             cwd=copy,
