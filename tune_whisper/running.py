@@ -77,11 +77,11 @@ def search(
     on_trial_end: Callable[[Trial], object] | None = None,
     quiet: bool = False,
 ) -> Experiment:
-    """Search hyperparameters, as `tune-whisper --space ...` does; what is not given has the command's default.
+    """Search hyperparameters, as `tune-whisper search` does; what is not given has the command's default.
 
     Args:
         space: a packaged name, a file, or what a space file holds, as a mapping. All other options are those of
-            `tune-whisper --help`.
+            `tune-whisper search --help`.
         settings: other fields of `TrainConfig`, as `--set` gives them.
         guard: one `DATA` or `DATA:MAX_LOSS`, or several.
         deepspeed: True for the packaged settings, or a file.

@@ -136,6 +136,10 @@ def test_mistakes_are_raised_in_the_words_of_python(
             "resume=x: is a training; use train(resume='x')",
         ),
         ("mend that, and tune-whisper --resume x goes on", "mend that, and search(resume='x') goes on"),
+        (
+            "mend that, and tune-whisper search --resume x goes on",
+            "mend that, and search(resume='x') goes on",
+        ),
         ("(--set max_steps=null: all)", '(settings["max_steps"]=None: all)'),
         (
             "--finalists 0 repeats nothing; hf download --local-dir x",

@@ -47,18 +47,18 @@ def read_request(words: Sequence[str]) -> JobRequest:
     Raises:
         UserError: they cannot be right, hold a secret, or would lose the results.
     """
+    words = words[[*words[:1]] == ["search"] :]
     if not words:
         raise ConfigError(
-            "submit: nothing to run; give the search's arguments after --, as in "
-            "tune-whisper submit --address http://HEAD:8265 -- --space lr_batch --storage /mnt/shared/experiments"
+            "submit: nothing to run; give a search with its arguments after --, as in tune-whisper submit "
+            "--address http://HEAD:8265 -- search --space lr_batch --storage /mnt/shared/experiments"
         )
-    words = words[words[0] == "search" :]
     option = "the arguments after --"
     for word in words:
         option = word.partition("=")[0] if word.startswith("--") else option
         refuse_password(option, word)
     if words[0] != "train" and not words[0].startswith("-"):
-        raise ConfigError(f"{words[0]!r}: cannot be sent; only a search (--space ...) or train ... can")
+        raise ConfigError(f"{words[0]!r}: cannot be sent; only search ... and train ... can")
     request = _training(words) if words[0] == "train" else _search(words)
     if not EXPERIMENT_NAME.fullmatch(request.name):
         raise ConfigError(

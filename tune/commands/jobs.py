@@ -44,7 +44,7 @@ sent are the current folder, data, models and environment variables. Secrets tha
 MLFLOW_TRACKING_PASSWORD, AWS_SECRET_ACCESS_KEY ...) must be in the environment of the cluster's nodes.
 
 example:
-  tune-whisper submit --address http://HEAD:8265 --follow -- --space lr_batch --trials 32 --model small \\
+  tune-whisper submit --address http://HEAD:8265 --follow -- search --space lr_batch --trials 32 --model small \\
     --language be --data google/fleurs --set data_config=be_by --storage s3://BUCKET/experiments
 """
 
@@ -75,7 +75,7 @@ def job_parser(command: str) -> argparse.ArgumentParser:
 
 
 def _add_sending(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "tune-whisper submit [options] -- ARGUMENTS OF THE SEARCH"
+    parser.usage = "tune-whisper submit [options] -- search ARGUMENTS"
     add = parser.add_argument
     file_help = "another file for the job's working directory; can be repeated"
     add("--file", type=Path, action="append", default=[], metavar="PATH", help=file_help)
@@ -107,7 +107,7 @@ def submit(words: list[str]) -> int:
     cut = words.index("--") if "--" in words else len(words)
     if cut == len(words) and not {"-h", "--help"} & set(words):
         raise ConfigError(
-            "submit: put -- before the search's arguments: tune-whisper submit --address URL -- --space ..."
+            "submit: put -- before the command to send: tune-whisper submit --address URL -- search --space ..."
         )
     arguments = job_parser("submit").parse_args(words[:cut])
 

@@ -21,7 +21,8 @@ from tune.util.console import clock, make_console, say
 _EPILOG = """\
 states of an experiment:
   running, starting   a process is working on it (in an object store: its files changed in the last ten minutes)
-  interrupted         no process is working on it, and trials remain; continue with tune-whisper --resume EXPERIMENT
+  interrupted         no process is working on it, and trials remain; go on with tune-whisper search --resume
+                      EXPERIMENT, with a training by tune-whisper train --resume EXPERIMENT
   finished            all its trials have ended, or a budget, a target or a plateau ended it
   failed              it ended because trials failed, or no trial reached an evaluation
   damaged             one of its files is missing or cannot be read
@@ -75,8 +76,8 @@ def _list_experiments(storage: Storage, *, as_json: bool) -> int:
     else:
         say(
             console,
-            f"no experiments in {storage.text}; start one with tune-whisper --space lr_batch, or give another "
-            "folder by --storage",
+            f"no experiments in {storage.text}; start one with tune-whisper search --space lr_batch, or give "
+            "another folder by --storage",
         )
     for line in lines:
         if line.state == "damaged":

@@ -1,4 +1,4 @@
-"""`tune-whisper --space ...` and `--resume ...`: the search itself, from its arguments to its exit code."""
+"""`tune-whisper search`: the search itself, from its arguments to its exit code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ commands (search is meant where none is given):
   each has its own --help
 
 example:
-  tune-whisper --space lr_batch.yaml --trials 32 --model small --language be --data my_recordings.csv
+  tune-whisper search --space lr_batch --trials 32 --model small --language be --data my_recordings.csv
 """
 
 

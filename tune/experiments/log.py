@@ -20,6 +20,7 @@ from typing import Any
 from trainer.files import flush
 from tune.experiments.events import Entry, Event, LineError, decode, encode
 from tune.experiments.folder import PROGRESS_FILE
+from tune.experiments.options import resume_command
 from tune.experiments.state import SearchState
 from tune.util.errors import ExperimentError
 
@@ -141,9 +142,9 @@ class ExperimentLog:
             os.close(file)
 
     def _cannot(self, error: OSError) -> ExperimentError:
+        command = resume_command(self.path.parent.name, self.state.options.kind)
         return ExperimentError(
-            f"{self.path}: cannot be written: {error.strerror}; fix that, then go on with "
-            f"tune-whisper --resume {self.path.parent.name}"
+            f"{self.path}: cannot be written: {error.strerror}; fix that, then go on with {command}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -16,6 +17,13 @@ from tune.util.errors import check_least
 
 TRIAL = "001"
 """A training is the only trial of its experiment."""
+Kind = Literal["search", "training"]
+
+
+def resume_command(name: str, kind: Kind, option: str = "") -> str:
+    """The command that goes on with an experiment; `option` is that of its storage."""
+    word = "train" if kind == "training" else "search"
+    return f"tune-whisper {word} --resume {shlex.quote(name)}{option}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,7 +33,7 @@ class SearchOptions:
     A training is a search of one trial: nothing is searched, and its settings are those of the trial.
     """
 
-    kind: Literal["search", "training"] = "search"
+    kind: Kind = "search"
     space: str = ""
     """A packaged name or a file; empty for a training."""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -9,6 +9,7 @@ from typing import Any
 from trainer.scoring.normalizers import rates_note, unit_note
 from trainer.scoring.objectives import objective_value, objective_words
 from tune.experiments.mlflow_store import is_server
+from tune.experiments.options import resume_command
 from tune.experiments.results import no_gain_line, source_table
 from tune.report.analysis import Analysis
 from tune.report.costs import find_costs
@@ -112,13 +113,13 @@ def _can_go_on(analysis: Analysis) -> bool:
 
 def _commands(analysis: Analysis) -> str:
     name, option = shlex.quote(analysis.name), analysis.storage_option
+    resume = resume_command(analysis.name, analysis.state.options.kind, option)
     lines = []
     if analysis.has_ended and not analysis.is_training:
         more = len(analysis.trials) + max(8, len(analysis.trials) // 2)
-        lines.append((f"tune-whisper --resume {name} --trials {more}{option}", "more trials"))
+        lines.append((f"{resume} --trials {more}", "more trials"))
     elif _can_go_on(analysis):
-        words = "tune-whisper train" if analysis.is_training else "tune-whisper"
-        lines.append((f"{words} --resume {name}{option}", "resume it"))
+        lines.append((resume, "resume it"))
     if analysis.state.records.best() is not None and analysis.stage != "running":
         lines.append((f"tune-whisper export {name} --output my-model{option}", "the best model as a folder"))
         if not analysis.is_training:

@@ -21,7 +21,7 @@ from tune.experiments.events import Prepared
 from tune.experiments.experiment import Experiment
 from tune.experiments.folder import EXPERIMENT_FILE, SPACE_FILE, ExperimentFolder
 from tune.experiments.mlflow_store import absolute_tracking_uri, check_store, default_tracking_uri
-from tune.experiments.options import SearchOptions
+from tune.experiments.options import SearchOptions, resume_command
 from tune.experiments.paths import PATH_SETTINGS, absolute_guards, settled
 from tune.experiments.storage import Storage, dated_name
 from tune.experiments.warm_start import read_warm_start
@@ -86,8 +86,7 @@ class Plan:
     @property
     def resume_command(self) -> str:
         """What goes on with it, from this folder."""
-        word = " train" if self.is_training else ""
-        return f"tune-whisper{word} --resume {shlex.quote(self.name)}{self.storage.option}"
+        return resume_command(self.name, self.options.kind, self.storage.option)
 
     @property
     def tracking_uri(self) -> str:
@@ -468,4 +467,4 @@ def _command(plan: Plan) -> str:
         address=plan.address,
         settings=settings,
     )
-    return shlex.join(["tune-whisper", *words])
+    return shlex.join(["tune-whisper", "search", *words])

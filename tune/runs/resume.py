@@ -6,11 +6,11 @@ import contextlib
 import copy
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from trainer.scoring.objectives import objective_value
 from tune.experiments.experiment import Experiment, OpenExperiment, find_experiment
-from tune.experiments.options import TRIAL, SearchOptions
+from tune.experiments.options import TRIAL, Kind, SearchOptions, resume_command
 from tune.experiments.paths import absolute_guards, settled
 from tune.experiments.storage import Storage
 from tune.runs.finish import only_end_is_left
@@ -35,7 +35,7 @@ def resume(
     name: str,
     storage: Storage,
     given: Mapping[str, Any],
-    kind: Literal["search", "training"] = "search",
+    kind: Kind = "search",
     *,
     address: str | None = None,
     take_over: bool = False,
@@ -54,11 +54,9 @@ def resume(
     """
     folder = find_experiment(name, storage)
     name = folder.name
-    if Experiment.read(folder).state.options.kind != kind:
+    if (found := Experiment.read(folder).state.options.kind) != kind:
         raise ExperimentError(
-            f"--resume {name}: is a training; use tune-whisper train --resume {name}"
-            if kind == "search"
-            else f"--resume {name}: is a search, not a training; tune-whisper --resume {name} goes on with it"
+            f"--resume {name}: is a {found}; use {resume_command(name, found, storage.option)}"
         )
     with contextlib.ExitStack() as stack:
         experiment = stack.enter_context(OpenExperiment(folder, take_over=take_over))

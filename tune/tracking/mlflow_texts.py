@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainer.scoring.normalizers import rates_note
 from trainer.scoring.objectives import objective_value
-from tune.experiments.options import TRIAL
+from tune.experiments.options import TRIAL, resume_command
 from tune.experiments.results import guards_line
 from tune.search.records import Trial, listed
 from tune.util.console import clock, key_settings, short_source
@@ -42,17 +42,17 @@ def experiment_note(saved: Experiment, option: str) -> str:
     if guards := guards_line(state):
         lines.append(f"Guards: {guards}.")
     course = f"{len(state.records)} trials and {len(state.repeats)} repeats in {clock(state.seconds)}."
-    commands = [f"report {saved.name}"]
+    commands = [f"tune-whisper report {saved.name}{option}"]
     if alone:
         course = trial_note(state.records[TRIAL])
     elif state.end is not None:
         course += f" It ended because {state.end.text}."
     if state.end is None and state.ended.status == "interrupted":
         course += " **It was interrupted**; `--resume` goes on with it."
-        commands.insert(0, f"{'train ' * alone}--resume {saved.name}")
+        commands.insert(0, resume_command(saved.name, state.options.kind, option))
     if state.best() is not None:
-        commands.append(f"export {saved.name} --output my-model")
-    shown = "\n".join(f"tune-whisper {command}{option}" for command in commands)
+        commands.append(f"tune-whisper export {saved.name} --output my-model{option}")
+    shown = "\n".join(commands)
     return "\n\n".join([*lines, course, rates_note(base), f"```\n{shown}\n```"])
 
 

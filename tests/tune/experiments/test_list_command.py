@@ -191,7 +191,7 @@ def test_an_empty_storage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["list", "--storage", str(place)]) == 0
     printed = capsys.readouterr().out
     assert printed == (
-        f"no experiments in {place}; start one with tune-whisper --space lr_batch, or give another folder by "
+        f"no experiments in {place}; start one with tune-whisper search --space lr_batch, or give another folder by "
         "--storage\n"
     )
     assert main(["list", "--storage", str(place), "--json"]) == 0

@@ -140,7 +140,8 @@ REFUSED = {
         [*SEARCH, "--tracking-uri", f"http://me:{PASSWORD}@mlflow:5000"],
         "--tracking-uri: holds a password or key in an address",
     ),
-    "nothing": ([], "submit: nothing to run; give the search's arguments after --"),
+    "nothing": ([], "submit: nothing to run; give a search with its arguments after --"),
+    "the word alone": (["search"], "submit: nothing to run"),
     "a token in the address": ([*SEARCH, f"--data=https://x/y?token={PASSWORD}"], "--data: holds"),
     "a password in the space": (
         ["--space", "secret.yaml"],

@@ -167,7 +167,8 @@ def test_a_search_that_has_not_ended(tmp_path: Path, state: str) -> None:
     assert f"{told}, 8 of 20 trials ended" in page.text
     assert "lowest validation WER so far, trial 001" in page.text
     assert told in page.texts
-    assert "tune-whisper report made" in page.text if told == "running" else "--resume made" in page.text
+    command = "report made" if told == "running" else "search --resume made"
+    assert f"tune-whisper {command}" in page.text
     assert ("tune-whisper export" in page.text) == (told != "running")
 
 

@@ -90,7 +90,7 @@ def test_interrupted_by_ctrl_c_and_no_secret_told(tmp_path: Path, capfd: pytest.
         search.process.send_signal(signal.SIGINT)
         assert search.end() == 130, search.log
         assert "interrupted before all 2 trials had ended" in search.log
-        assert "resume    tune-whisper --resume x" in search.log
+        assert "resume    tune-whisper search --resume x" in search.log
         assert listed(tmp_path) == "interrupted"
         found = results(experiment)
         assert (found["interrupted"], found["best"]["trial_id"]) == (True, "001")
@@ -124,7 +124,7 @@ def test_two_signals_at_once(tmp_path: Path, command: str) -> None:
         time.sleep(0.5)
     assert search.end(240) == 130, search.log  # seconds, where the machine has nothing else to do
     assert "Traceback" not in search.log
-    assert search.log.count(f"tune-whisper{' train' * (command == 'train')} --resume x") == 1, search.log
+    assert search.log.count(f"tune-whisper {command} --resume x") == 1, search.log
 
 
 def far_from_a_rung(experiment: Path) -> bool:
@@ -213,5 +213,5 @@ def test_rays_head_is_killed(tmp_path: Path) -> None:
         head.kill()
         assert search.end() == 1, search.log
     assert re.search(rf"error: Ray's head at \S+:{nodes.address.split(':')[1]} is gone; ", search.log)
-    assert search.log.strip().endswith("tune-whisper --resume x")
+    assert search.log.strip().endswith("tune-whisper search --resume x")
     assert "Traceback" not in search.log

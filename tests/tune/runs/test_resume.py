@@ -166,7 +166,7 @@ def test_the_command_that_runs_it_again_asks_for_the_same(finalists: int, tmp_pa
     base = settled(plan.base.replace(audio_dir="sounds"))
     asked = dataclasses.replace(plan, options=options, base=base, address="auto")
     write_experiment_file(asked, begun(asked))
-    _, *words = shlex.split(yaml.safe_load((plan.folder / "experiment.yaml").read_text())["run_again"])
+    _, _, *words = shlex.split(yaml.safe_load((plan.folder / "experiment.yaml").read_text())["run_again"])
     arguments = search_parser().parse_args(words)
     space, settings = str(plan.folder / "space.yaml"), {"epochs": 2.0, "audio_dir": sounds}
     same = dataclasses.replace(options, space=space, settings=settings)

@@ -50,7 +50,10 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "unknown setting": (["wrong.yaml"], ["wrong.yaml", "learning_rat", "learning_rate"]),
     "workers by set": (["--set", "workers=2"], ["--workers"]),
     "file and resume": (["good.yaml", "--resume", "earlier"], ["CONFIG", "--resume", "earlier"]),
-    "resume of a search": (["--resume", "earlier"], ["earlier", "tune-whisper --resume earlier"]),
+    "resume of a search": (
+        ["--resume", "earlier"],
+        ["earlier: is a search; use tune-whisper search --resume earlier"],
+    ),
     "resume of nothing": (["--resume", "earler"], ["earler", "earlier"]),
     "from nothing": (["--from", "earler"], ["earler", "earlier"]),
     "no such trial": (["--from", "earlier", "--trial", "7"], ["007", "001, 002"]),
