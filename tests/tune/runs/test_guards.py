@@ -174,6 +174,16 @@ def test_a_model_is_never_passed_over_for_one_that_loses_more(
         assert each.kept or each.excess > 0, "a loss that is allowed is never one too many"
 
 
+@pytest.mark.parametrize("measured", ["base", "model", "neither"])
+def test_a_guard_that_was_not_measured_on_both_models_says_nothing_of_the_loss(measured: str) -> None:
+    rates = MeasuredOnGuard(10.0, ClipErrors(np.array([6.0]), np.array([60.0])))
+    loss = guard_loss(
+        Guard("x", 1.0), rates if measured == "base" else None, rates if measured == "model" else None
+    )
+    assert (loss.base is None, loss.rate is None) == (measured != "base", measured != "model")
+    assert (loss.loss, loss.kept) == (None, False)
+
+
 @given(
     st.sampled_from(["a/b", "C:\\clips", "s3://bucket/x", "x.csv", "speech:2024:de", "."]), st.floats(0, 99)
 )

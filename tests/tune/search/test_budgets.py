@@ -157,6 +157,9 @@ def test_what_is_measured_after_the_repeats_is_kept_too_and_counts_for_the_gpu_h
     trainings, all_ = (final_round_cost(search.records, 4, 2, 3.0, measured) for measured in (0, 5))
     assert all_[0] - trainings[0] == pytest.approx(5 * 1800.0, rel=1e-3), "one after the other"
     assert all_[1] - trainings[1] == pytest.approx(5 * 0.5, rel=1e-3)
+    trial.evaluations = [(200, 30.0)]
+    once = final_round_cost(search.records, 4, 2, 3.0, 5)
+    assert once[0] - trainings[0] == pytest.approx(5 * 3600.0, rel=1e-3), "the 20 minutes were one evaluation"
     assert search.reason is None
     search.spent["measured_hours"] = 0.6
     assert search.reason == "gpu_hours"

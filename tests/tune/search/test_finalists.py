@@ -18,6 +18,7 @@ from tune.search.finalists import (
     describe_repeats,
     judge_finalists,
     repeat_settings,
+    resumable_rungs,
     seed_noise,
 )
 from tune.search.records import Records, Trial, TrialOutcome, role_of, trial_order
@@ -70,6 +71,22 @@ def test_names_and_seeds() -> None:
     assert records["002"].config == {RATE: 0.002}
     assert repeat_settings([], 2, seed=40) == {}
     assert [role_of(name) for name in ("002", "002-r1")] == ["trial", "repeat"]
+
+
+@pytest.mark.parametrize(
+    ("rungs", "expected"),
+    [
+        ((128, 352, 1040), {352}),
+        ((200, 400, 600), {200, 400}),
+        ((300, 600, 1200), {600}),
+        ((600, 900, 1200), {600}),
+        ((1040,), set()),
+    ],
+)
+def test_a_kill_loses_no_more_than_the_longest_way_between_two_rungs(
+    rungs: tuple[int, ...], expected: set[int]
+) -> None:
+    assert resumable_rungs(rungs) == expected
 
 
 def test_no_repeat_has_a_seed_that_a_finalist_was_trained_with() -> None:
