@@ -79,3 +79,5 @@ def test_the_estimate_holds(one_step: TrainConfig, tmp_path: Path) -> None:
     transformers.WhisperConfig(**large).save_pretrained(tmp_path)
     config = TrainConfig(model=str(tmp_path))
     assert estimated_checkpoint_bytes(config) == pytest.approx(12 * 1_543_490_560, rel=0.01)
+    sharded = config.replace(deepspeed="ds_config.json")
+    assert estimated_checkpoint_bytes(sharded) == pytest.approx(20 * 1_543_490_560, rel=0.01)
