@@ -26,16 +26,18 @@ from typing import Any
 
 import numpy as np
 import optuna
+import pandas as pd
 from curves.made_up import FAMILIES, FamilyName, TrialFailure, draw_curves
 from curves.table import Trainings, grid_space
 from curves.trainings import TABLE
-from simulation import Curve, Finished, Simulation, our_search, search_with
+from simulation import Curve, Finished, Simulation, our_search
+from tables import markdown
 
 from tune.search.records import Records
 from tune.search.scheduler import rung_grid
 from tune.search.searcher import Searcher, Source
 from tune.space.conditions import key_of
-from tune.space.parameters import ChoiceParameter
+from tune.space.parameters import ChoiceParameter, Parameter
 from tune.space.space import SearchSpace, load_space
 
 MADE_UP_BUDGET = 9216
@@ -72,20 +74,20 @@ class Case:
 
 
 @functools.cache
-def trainings(data: str) -> Trainings:
-    return Trainings(data)
+def voices() -> Trainings:
+    return Trainings("voices")
 
 
 @functools.cache
-def best_of_grid(data: str, lora: bool) -> tuple[float, float]:
+def best_of_grid(lora: bool) -> tuple[float, float]:
     """The lowest value of the grid, and the standard error of a value."""
     points = list(grid_space(lora=lora).all_points())
-    return min(map(trainings(data).value, points)), trainings(data).standard_error(points)
+    return min(map(voices().value, points)), voices().standard_error(points)
 
 
 def table_case(name: str, seed: int) -> Case:
     """Real trainings: `grid`, `lora` (a branch besides), `failing` (one in ten), or with a prior."""
-    table, lora = trainings("voices"), name == "lora"
+    table, lora = voices(), name == "lora"
     own = table.seeds[seed % len(table.seeds)]
 
     def curve(config: Mapping[str, Any], samples: int, trial_seed: int) -> Mapping[str, float]:
@@ -94,7 +96,7 @@ def table_case(name: str, seed: int) -> Case:
         wer = table.rates(config, samples, own)[0]
         return {"wer": wer, "eval_loss": wer / 20}
 
-    best, near = best_of_grid("voices", lora)
+    best, near = best_of_grid(lora)
     return Case(
         space=grid_space(lora=lora, prior=PRIORS.get(name)),
         rungs=table.rungs,
@@ -130,23 +132,24 @@ CASES: dict[str, Callable[[int], Case]] = {
 }
 
 
-def ours(case: Case, seed: int, slots: int, **changed: Any) -> list[Finished]:
-    """This project's search; `changed` are settings of its scheduler or searcher."""
-    rungs = case.rungs[-changed.pop("rungs", len(case.rungs)) :]
+def ours(
+    case: Case,
+    seed: int,
+    slots: int,
+    *,
+    rungs: int = 0,
+    scheduler: Mapping[str, Any] | None = None,
+    searcher: Mapping[str, Any] | None = None,
+) -> list[Finished]:
+    """This project's search, at the last so many `rungs` (0: all), with other settings of its scheduler or searcher."""
+    own = case.rungs[-rungs:]
     space = dataclasses.replace(
         case.space,
-        **{
-            part: dataclasses.replace(
-                getattr(case.space, part),
-                **{
-                    name: value for name, value in changed.items() if hasattr(getattr(case.space, part), name)
-                },
-            )
-            for part in ("scheduler", "searcher")
-        },
+        scheduler=dataclasses.replace(case.space.scheduler, **(scheduler or {})),
+        searcher=dataclasses.replace(case.space.searcher, **(searcher or {})),
     )
     found = our_search(
-        space, case.curve, rungs, seed=seed, baseline=case.baseline, slots=slots, samples=CAP * rungs[-1]
+        space, case.curve, own, seed=seed, baseline=case.baseline, slots=slots, samples=CAP * own[-1]
     )
     return found.finished
 
@@ -184,7 +187,7 @@ class Sampled(Source):
         space: SearchSpace,
         seed: int,
         records: Records,
-        sampler: Callable[[int], optuna.samplers.BaseSampler],
+        sampler: Callable[..., optuna.samplers.BaseSampler],
     ) -> None:
         super().__init__(lambda: 1_000_000, records.start)
         self._space, self._seed, self._records, self._sampler = space, seed, records, sampler
@@ -194,7 +197,7 @@ class Sampled(Source):
         number = len(self._records) + 1
         if number <= len(self._space.try_first):
             return f"{number:03d}", dict(self._space.try_first[number - 1])
-        study = optuna.create_study(sampler=self._sampler(1000 * self._seed + number))
+        study = optuna.create_study(sampler=self._sampler(seed=1000 * self._seed + number))
         study.add_trials(self._known.trials())
         trial = study.ask()
         return f"{number:03d}", self._space.draw(lambda name, each: _suggested(trial, name, each))
@@ -209,20 +212,27 @@ def _suggested(trial: optuna.Trial, name: str, parameter: Any) -> Any:
 
 
 def sampled(
-    make: Callable[..., optuna.samplers.BaseSampler], case: Case, seed: int, slots: int, **options: Any
+    sampler: Callable[..., optuna.samplers.BaseSampler], case: Case, seed: int, slots: int
 ) -> list[Finished]:
     """A sampler of Optuna's under our scheduler."""
     records = Records()
-    source = Sampled(case.space, seed, records, lambda own: make(seed=own, **options))
-    simulation = search_with(source, case.space, case.curve, case.rungs, records, seed, case.baseline)
-    simulation.run(slots=slots, samples=CAP * case.rungs[-1])
-    return simulation.finished
+    return our_search(
+        case.space,
+        case.curve,
+        case.rungs,
+        seed=seed,
+        baseline=case.baseline,
+        records=records,
+        source=Sampled(case.space, seed, records, sampler),
+        slots=slots,
+        samples=CAP * case.rungs[-1],
+    ).finished
 
 
 def one_by_one(case: Case, seed: int, slots: int) -> list[Finished]:
     """Random search, nothing stopped; so many trials at a time make no difference in samples."""
-    rounds = _random_points(case, seed)
-    return _trained(case, seed, ([point] for point in rounds), keep=(1,) * len(case.rungs))
+    groups = ([point] for point in _random_points(case, seed))
+    return _trained(case, seed, groups, keep=(1,) * len(case.rungs))
 
 
 def halving(case: Case, seed: int, slots: int) -> list[Finished]:
@@ -246,25 +256,21 @@ def one_epoch(case: Case, seed: int, slots: int) -> list[Finished]:
 
 def _random_points(case: Case, seed: int) -> Iterator[dict[str, Any]]:
     """The points to try first, then random ones, none twice."""
-    tried = []
+    tried: list[dict[str, Any]] = []
     source = random.Random(seed)
-    for number in itertools.count():
-        if number < len(case.space.try_first):
-            point = dict(case.space.try_first[number])
-        else:
-            point = case.space.draw(
-                lambda _, each: (
-                    source.choice(each.values)
-                    if isinstance(each, ChoiceParameter)
-                    else each.drawn(source.random())
-                )
-            )
-        if point in tried:
-            if len(tried) > 200 and all(each.points() for own in case.space.ranges.values() for each in own):
-                return
-            continue
-        tried.append(point)
-        yield point
+
+    def drawn(_: str, each: Parameter) -> Any:
+        return (
+            source.choice(each.values) if isinstance(each, ChoiceParameter) else each.drawn(source.random())
+        )
+
+    finite = all(each.points() for own in case.space.ranges.values() for each in own)
+    for point in itertools.chain(case.space.try_first, iter(lambda: case.space.draw(drawn), None)):
+        if point not in tried:
+            tried.append(point)
+            yield point
+        elif finite and len(tried) > 200:  # there may be no others
+            return
 
 
 def _trained(
@@ -296,17 +302,17 @@ def _trained(
 
 METHODS: dict[str, Callable[[Case, int, int], list[Finished]]] = {
     "ours": ours,
-    "ours, TPE alone": functools.partial(ours, gp_trials=0),
+    "ours, TPE alone": functools.partial(ours, searcher={"gp_trials": 0}),
     "ours, two rungs": functools.partial(ours, rungs=2),
     "ours, one rung": functools.partial(ours, rungs=1),
-    "ours, factor 2": functools.partial(ours, reduction_factor=2.0),
-    "ours, factor 4": functools.partial(ours, reduction_factor=4.0),
-    "ours, rungs decide from 2 trials on": functools.partial(ours, min_trials_per_rung=2),
-    "ours, rungs decide from 6 trials on": functools.partial(ours, min_trials_per_rung=6),
+    "ours, factor 2": functools.partial(ours, scheduler={"reduction_factor": 2.0}),
+    "ours, factor 4": functools.partial(ours, scheduler={"reduction_factor": 4.0}),
+    "ours, rungs decide from 2 trials on": functools.partial(ours, scheduler={"min_trials_per_rung": 2}),
+    "ours, rungs decide from 6 trials on": functools.partial(ours, scheduler={"min_trials_per_rung": 6}),
     "Ray's OptunaSearch and ASHA": rays,
     "Optuna's TPESampler": functools.partial(sampled, optuna.samplers.TPESampler),
     "Optuna's GPSampler": functools.partial(
-        sampled, optuna.samplers.GPSampler, deterministic_objective=False
+        sampled, functools.partial(optuna.samplers.GPSampler, deterministic_objective=False)
     ),
     "random search": one_by_one,
     "successive halving": halving,
@@ -360,48 +366,34 @@ def quiet() -> None:
 
 def table(searches: list[Search]) -> str:
     """Markdown: a row for each case, number of trials at a time and method."""
-    after = " | ".join(f"above after {after}" for after in AFTER)
-    lines = [
-        f"Medians (quartiles) over seeds. Samples in full trials, {CAP} in a search; a search that never came near the",
-        f"best counts as {CAP}. `ratio`: of the medians, the method's to ours, with its 95 % bootstrap interval over",
-        "the seeds. `above`: mean WER points above the best, of the best so far after so many full trials.",
-        "",
-        f"| case | at a time | method | samples until near | never | ratio | {after} | test WER |",
-        "| --- |" + " --- |" * (6 + len(AFTER)),
-    ]
-    groups: dict[tuple[str, int], dict[str, list[Search]]] = {}
-    for search in searches:
-        groups.setdefault((search.case, search.slots), {}).setdefault(search.method, []).append(search)
-    for (case, slots), methods in groups.items():
-        own = methods.get("ours")
-        for method, found in methods.items():
-            low, middle, high = np.percentile([search.needed for search in found], [25, 50, 75])
-            ratio = "" if own is None or found is own else ratio_to(found, own)
-            above = " | ".join(
-                f"{value:.2f}" for value in np.nanmean([search.above for search in found], axis=0)
-            )
-            tests = [search.test for search in found if search.test is not None]
-            test = (
-                f"{np.mean(tests):.2f} ± {np.std(tests, ddof=1) / math.sqrt(len(tests)):.2f}"
-                if len(tests) > 1
-                else ""
-            )
-            lines.append(
-                f"| {case} | {slots} | {method} | {middle:.1f} ({low:.1f} to {high:.1f}) "
-                f"| {sum(not search.reached for search in found)} | {ratio} | {above} | {test} |"
-            )
-    return "\n".join(lines) + "\n"
+    columns = ["case", "at a time", "method", "samples until near", "never", "ratio"]
+    columns += [*(f"above after {after}" for after in AFTER), "test WER"]
+    rows = []
+    for (case, slots), group in pd.DataFrame(searches).groupby(["case", "slots"], sort=False):
+        own = group.needed[group.method == "ours"].to_numpy()
+        for method, found in group.groupby("method", sort=False):
+            low, middle, high = np.percentile(found.needed, [25, 50, 75])
+            ratio = ratio_to(found.needed.to_numpy(), own) if len(own) and method != "ours" else ""
+            above = np.nanmean(found.above.tolist(), axis=0)
+            tests = found.test.dropna().astype(float)
+            test = f"{tests.mean():.2f} ± {tests.sem():.2f}" if len(tests) > 1 else ""
+            wait = f"{middle:.1f} ({low:.1f} to {high:.1f})"
+            row = [case, slots, method, wait, sum(~found.reached), ratio]
+            rows.append([*row, *(f"{value:.2f}" for value in above), test])
+    text = f"""\
+Medians (quartiles) over seeds. Samples in full trials, {CAP} in a search; a search that never came near the
+best counts as {CAP}. `ratio`: of the medians, the method's to ours, with its 95 % bootstrap interval over
+the seeds. `above`: mean WER points above the best, of the best so far after so many full trials.
+
+"""
+    return text + markdown(columns, rows) + "\n"
 
 
-def ratio_to(found: list[Search], own: list[Search]) -> str:
-    """Of median samples with the 95 % bootstrap interval over the seeds that both have."""
-    both = {search.seed: search.needed for search in own}
-    pairs = np.array([(search.needed, both[search.seed]) for search in found if search.seed in both])
-    draws = np.random.default_rng(0).integers(0, len(pairs), (2000, len(pairs)))
-    theirs, ours_ = np.median(pairs[draws], axis=1).T
-    low, high = np.percentile(theirs / ours_, [2.5, 97.5])
-    middle = np.median(pairs, axis=0)
-    return f"{middle[0] / middle[1]:.2f} ({low:.2f} to {high:.2f})"
+def ratio_to(theirs: np.ndarray, ours: np.ndarray) -> str:
+    """Of median samples with the 95 % bootstrap interval over the seeds, of which both have the same."""
+    draws = np.random.default_rng(0).integers(0, len(ours), (2000, len(ours)))
+    low, high = np.percentile(np.median(theirs[draws], axis=1) / np.median(ours[draws], axis=1), [2.5, 97.5])
+    return f"{np.median(theirs) / np.median(ours):.2f} ({low:.2f} to {high:.2f})"
 
 
 def main() -> None:
@@ -425,10 +417,8 @@ def main() -> None:
         for number, search in enumerate(pool.map(measure, wanted, chunksize=4), 1):
             found.append(search)
             if number % asked.seeds == 0:
-                print(
-                    f"{number}/{len(wanted)} {search.case}, {search.method}, {search.slots} at a time",
-                    flush=True,
-                )
+                what = f"{search.case}, {search.method}, {search.slots} at a time"
+                print(f"{number}/{len(wanted)} {what}", flush=True)
     if asked.output:
         rows = "".join(json.dumps(dataclasses.asdict(search)) + "\n" for search in found)
         asked.output.write_text(rows, encoding="utf-8")

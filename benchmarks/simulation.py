@@ -6,7 +6,7 @@ import dataclasses
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import ray.tune.schedulers
@@ -51,33 +51,34 @@ class _Running:
     evaluations: int = 0
 
 
+_Event = tuple[float, int, _Running, int, Mapping[str, float] | TrialFailure]
+"""When, in which order, which trial, at which rung, and what comes of it."""
+
+
+@dataclasses.dataclass
 class Simulation:
-    """A search: hands results to searcher and scheduler in the order of Ray's `TuneController`."""
+    """A search: hands results to searcher and scheduler in the order of Ray's `TuneController`.
 
-    def __init__(
-        self,
-        searcher: ray.tune.search.Searcher,
-        scheduler: TrialScheduler,
-        records: Records,
-        curve: Curve,
-        rungs: tuple[int, ...],
-        seed: int = 0,
-    ) -> None:
-        """Any searcher and scheduler of Ray Tune as they come. Trials of `records` whose search was broken off go on.
+    Any searcher and scheduler of Ray Tune as they come. Trials of `records` whose search was broken off go on.
+    """
 
-        They are measured at `rungs`, in samples seen, the last of which is the full budget; `seed` is of the noise.
-        """
-        self.records = records
-        self.finished: list[Finished] = []
-        """Trials that came to the full budget, in that order."""
-        self._searcher, self._scheduler = searcher, scheduler
-        self._curve, self._rungs, self._seed = curve, rungs, seed
-        self._order = itertools.count()
-        self._events: list[tuple[float, int, _Running]] = []
+    searcher: ray.tune.search.Searcher
+    scheduler: TrialScheduler
+    records: Records
+    curve: Curve
+    rungs: tuple[int, ...]
+    """Samples seen at which trials are measured; the last is the full budget."""
+    seed: int = 0
+    """Of the noise."""
+    finished: list[Finished] = dataclasses.field(default_factory=list, init=False)
+    """Trials that came to the full budget, in that order."""
+
+    def __post_init__(self) -> None:
+        self._order: Iterator[int] = itertools.count()
+        self._events: list[_Event] = []
         self._running: dict[str, _Running] = {}
-        self._begun = 0
+        self._begun = self._evaluated = 0
         self._ended_samples = 0.0
-        self._evaluated = 0
 
     def run(
         self,
@@ -101,10 +102,15 @@ class Simulation:
                 exhausted = not self._begin(now)
             if not self._events:
                 return
-            now, _, trial = heapq.heappop(self._events)
+            now, _, trial, rung, found = heapq.heappop(self._events)
             if self._samples(now) > samples:
                 return
-            self._next(trial, now, cut=self._evaluated + 1 == evaluations)
+            trial.seen, trial.since = trial.seen + now - trial.since, now
+            if isinstance(found, TrialFailure):
+                trial.record.error = str(found)
+                self._end(trial, None)
+            else:
+                self._evaluate(trial, rung, found, cut=self._evaluated + 1 == evaluations)
 
     def _samples(self, now: float) -> float:
         """Samples that all trials have seen until now."""
@@ -113,7 +119,7 @@ class Simulation:
     def _begin(self, now: float) -> bool:
         """Fill a slot; whether the searcher had anything left."""
         ray_id = f"ray-{self._begun}"
-        config = self._searcher.suggest(ray_id)
+        config = self.searcher.suggest(ray_id)
         if not isinstance(config, dict):
             return False
         self._begun += 1
@@ -122,69 +128,57 @@ class Simulation:
         trial = _Running(ray_id, config, self.records.start(number, params), now)
         if trial.record.evaluations:  # a resumed search goes on from the last checkpoint
             trial.seen = trial.record.evaluations[-1][0]
-        self._scheduler.on_trial_add(None, trial)
+        self.scheduler.on_trial_add(None, trial)
         self._running[ray_id] = trial
-        self._schedule(trial, now)
+        self._go_on(trial)
         return True
 
-    def _schedule(self, trial: _Running, now: float) -> None:
-        """The trial's next evaluation, or where it fails before."""
-        rung = self._next_rung(trial)
+    def _go_on(self, trial: _Running) -> None:
+        """To the trial's next evaluation, or to where it fails before."""
+        rung = next(rung for rung in self.rungs if rung > trial.seen)
+        found: Mapping[str, float] | TrialFailure
         try:
-            self._measure(trial, rung)
-            seen = float(rung)
+            trial_seed = self.seed * 100_000 + int(trial.record.trial_id)
+            found, seen = self.curve(trial.record.config, rung, trial_seed), float(rung)
         except TrialFailure as failure:
-            seen = max(failure.samples_seen, trial.seen)
-        heapq.heappush(self._events, (now + seen - trial.seen, next(self._order), trial))
+            found, seen = failure, max(failure.samples_seen, trial.seen)
+        when = trial.since + seen - trial.seen
+        heapq.heappush(self._events, (when, next(self._order), trial, rung, found))
 
-    def _next_rung(self, trial: _Running) -> int:
-        return next(rung for rung in self._rungs if rung > trial.seen)
-
-    def _measure(self, trial: _Running, rung: int) -> Mapping[str, float]:
-        return self._curve(trial.record.config, rung, self._seed * 100_000 + int(trial.record.trial_id))
-
-    def _next(self, trial: _Running, now: float, *, cut: bool) -> None:
-        """Evaluate a trial; with `cut` nothing happens behind the decision."""
-        rung, record = self._next_rung(trial), trial.record
-        trial.seen, trial.since = trial.seen + now - trial.since, now
-        try:
-            rates = self._measure(trial, rung)
-        except TrialFailure as failure:
-            record.error = str(failure)
-            self._end(trial, None)
-            return
+    def _evaluate(self, trial: _Running, rung: int, rates: Mapping[str, float], *, cut: bool) -> None:
+        """Tell scheduler and searcher; with `cut` nothing happens behind the decision."""
+        record, wer = trial.record, float(rates["wer"])
         trial.seen, trial.evaluations = float(rung), trial.evaluations + 1
-        wer = float(rates["wer"])
         result: dict[str, Any] = {"wer": wer, "cer": wer / 3, "eval_loss": float(rates["eval_loss"])}
-        result |= {"samples_seen": rung, "epoch": rung / self._rungs[-1]}
-        result |= {"training_iteration": trial.evaluations, "finished": float(rung == self._rungs[-1])}
+        result |= {"samples_seen": rung, "epoch": rung / self.rungs[-1]}
+        result |= {"training_iteration": trial.evaluations, "finished": float(rung == self.rungs[-1])}
         self._evaluated += 1
-        stops = self._scheduler.on_trial_result(None, trial, result) == "STOP"
+        stops = self.scheduler.on_trial_result(None, trial, result) == "STOP"
         if record.samples_seen < rung:  # a scheduler of Ray's keeps no records
             record.add_evaluation(result)
-        if rung == self._rungs[-1] and math.isfinite(wer):
+        if rung == self.rungs[-1] and math.isfinite(wer):
             low, at = min((value, at) for at, value in record.evaluations if math.isfinite(value))
-            self.finished.append(Finished(self._samples(now), record.config, low, at))
+            self.finished.append(Finished(self._samples(trial.since), record.config, low, at))
         if cut:
             return
         if not stops:
-            self._searcher.on_trial_result(trial.trial_id, result)
-        if stops or rung == self._rungs[-1]:
+            self.searcher.on_trial_result(trial.trial_id, result)
+        if stops or rung == self.rungs[-1]:
             self._end(trial, result)
         else:
-            self._schedule(trial, now)
+            self._go_on(trial)
 
     def _end(self, trial: _Running, result: dict[str, Any] | None) -> None:
         """End a trial, for the searcher first, as Ray does; without a result it has failed."""
         del self._running[trial.trial_id]
         self._ended_samples += trial.seen
         if result is None:
-            self._scheduler.on_trial_error(None, trial)
-            self._searcher.on_trial_complete(trial.trial_id, error=True)
+            self.scheduler.on_trial_error(None, trial)
+            self.searcher.on_trial_complete(trial.trial_id, error=True)
             trial.record.end("failed")
             return
-        self._scheduler.on_trial_complete(None, trial, result)
-        self._searcher.on_trial_complete(trial.trial_id, result=result)
+        self.scheduler.on_trial_complete(None, trial, result)
+        self.searcher.on_trial_complete(trial.trial_id, result=result)
         outcome = trial.record.outcome
         trial.record.end("early_stopped" if outcome == "running" else outcome)
 
@@ -197,29 +191,15 @@ def our_search(
     seed: int = 0,
     baseline: float | None = None,
     records: Records | None = None,
+    source: Source | None = None,
     **limits: Any,
 ) -> Simulation:
     """Our own search of a resolved space: `Searcher` and `Judge`, as `run_trials` puts them together.
 
-    It begins with a baseline, WER in percent, goes on with `records`, and ends at limits of `Simulation.run`.
+    It begins with a baseline, WER in percent, goes on with `records`, and ends at limits of `Simulation.run`. `source`
+    takes the place of the `Searcher`.
     """
     records = Records() if records is None else records
-    searcher = Searcher(space, seed=seed, records=records)
-    simulation = search_with(searcher, space, curve, rungs, records, seed, baseline)
-    simulation.run(**limits)
-    return simulation
-
-
-def search_with(
-    source: Source,
-    space: SearchSpace,
-    curve: Curve,
-    rungs: tuple[int, ...],
-    records: Records,
-    seed: int,
-    baseline: float | None,
-) -> Simulation:
-    """A search of ours whose settings come from any source; see `our_search`."""
     judge = Judge(space.scheduler, rungs, records, baseline)
 
     class Scheduler(ray.tune.schedulers.FIFOScheduler):
@@ -231,4 +211,7 @@ def search_with(
             record.add_evaluation(result, stop)
             return str(self.CONTINUE if stop is None else self.STOP)
 
-    return Simulation(RaySearcher(source), Scheduler(), records, curve, rungs, seed)
+    searcher = RaySearcher(source or Searcher(space, seed=seed, records=records))
+    simulation = Simulation(searcher, Scheduler(), records, curve, rungs, seed)
+    simulation.run(**limits)
+    return simulation
