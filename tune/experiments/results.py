@@ -275,7 +275,7 @@ def average_line(state: SearchState) -> str:
     if not found:
         return ""
     average, best = found[-1], min((state.run(name) for name in found[-1].members), key=rank)
-    text = f"{average.trial_id}, the average of the weights of {listed(average.members)}, has"
+    text = f"{average.trial_id}, the mean of the weights of {listed(average.members)}, has"
     text += f" WER {average.best_value:.2f} %"
     if rank(average) <= rank(best):
         return f"{text}, no more than the best of them ({best.best_value:.2f} %)"

@@ -19,7 +19,7 @@ OUTCOMES: dict[Status, str] = {
     "running": "running",
 }
 """How the ends of trials are told, in this order."""
-FINALISTS, AVERAGES = "repeats of finalists", "average of repeats"
+FINALISTS, AVERAGES = "repeats of finalists", "mean of repeats"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,7 +51,7 @@ def measure_baseline(session: Session) -> Baseline:
     if found.sources:
         how = objective_words(base.objective) or "all clips together"
         own = ", ".join(f"{name} {objective_value(rates):.2f} %" for name, rates in found.sources.items())
-        session.say(f"by source: {own}; the search goes by {how} (--set objective=...)")
+        session.say(f"by source: {own}; WER that decides: {how} (--set objective=...)")
     if objective_value(found.rates) >= _LOSES_TIMES and base.task != TRANSLATE and not base.timestamp_share:
         session.say(
             "note: with such a high WER whisper-base lost its timestamps in our tests; "

@@ -30,6 +30,7 @@ from tune.experiments.events import (
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.log import ProgressLog
 from tune.experiments.object_stores.object_store import StorageError
+from tune.report.costs import OUTCOMES
 from tune.search.finalists import DEFAULT_COUNT, resumable_rungs
 from tune.search.records import Records, Stop, Trial, TrialOutcome, rank, role_of
 from tune.search.scheduler import TRIAL_ID, Judge
@@ -50,8 +51,6 @@ _TRAINING = (*FIGURES, "epoch", "step", "train_seconds", "train_samples")
 class Listener(abc.ABC):
     """Takes in what trainings tell, in the thread of a `ProgressReader`: to the log, to disk and on the screen."""
 
-    _called = "trial {}"
-    """What a training is called on the screen, by its name."""
     _not_kept = "losses between rungs are not kept"
 
     def __init__(self, session: Session, records: Records, display: LiveDisplay) -> None:
@@ -109,6 +108,10 @@ class Listener(abc.ABC):
             self.progress(trial_id, content, timestamp)
         return None
 
+    def called(self, trial_id: str) -> str:
+        """What a training is called on the screen."""
+        return f"{role_of(trial_id)} {trial_id}"
+
     @abc.abstractmethod
     def evaluated(self, record: Trial, metrics: dict[str, Any]) -> Decision:
         """Write down an evaluation with what is decided on it, which is returned."""
@@ -138,7 +141,7 @@ class Listener(abc.ABC):
 
         Ask for a save where one is due.
         """
-        who = f"[yellow]{self._called.format(trial_id)}"
+        who = f"[yellow]{self.called(trial_id)}"
         if MICRO_BATCH in metrics:
             self.display.event(
                 f"{who} ran out of memory[/] and goes on with micro-batch {metrics[MICRO_BATCH]:g} and accumulation "
@@ -179,7 +182,7 @@ class Listener(abc.ABC):
             if record.resumable
             else "starts again"
         )
-        called = self._called.format(record.trial_id)
+        called = self.called(record.trial_id)
         self.display.event(f"[yellow]{called} failed and {where}[/]: {escape(reason.rstrip('.'))}")
 
     def _tidy(self, record: Trial, over: Sequence[str], *, ended: bool = False) -> None:
@@ -194,7 +197,7 @@ class Listener(abc.ABC):
             if kept is not None:
                 self._files.strip(kept, is_only_for_resume)
         except cloud_errors(StorageError) as error:
-            called = self._called.format(record.trial_id)
+            called = self.called(record.trial_id)
             self.display.event(f"[yellow]checkpoints of {called} were not deleted[/]: {escape(str(error))}")
 
 
@@ -244,11 +247,9 @@ class SearchCallback(Listener, ray.tune.Callback):
         self._running.add(trial_id)
         if record.evaluations or record.resumable:
             where = f"goes on at epoch {record.checkpoint_epoch:.2f}" if record.resumable else "starts again"
-            self.display.event(f"trial {trial_id} {where}")
+            self.display.event(f"{self.called(trial_id)} {where}")
         else:
-            self.display.event(
-                f"{role_of(trial_id)} {trial_id} started: {escape(key_settings(record.config))}"
-            )
+            self.display.event(f"{self.called(trial_id)} started: {escape(key_settings(record.config))}")
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.fetch()
@@ -266,7 +267,7 @@ class SearchCallback(Listener, ray.tune.Callback):
             if news and objective_value(metrics) >= self._before:
                 news += f", but no better than the base model's {self._before:.2f} %"
             self.display.event(
-                f"trial {record.trial_id} epoch {record.epoch:.2f}: WER {record.value:.2f} %{news}"
+                f"{self.called(record.trial_id)} epoch {record.epoch:.2f}: WER {record.value:.2f} %{news}"
             )
         return decision
 
@@ -321,7 +322,7 @@ class SearchCallback(Listener, ray.tune.Callback):
         error = Path(trial.error_file).read_text(encoding="utf-8")
         place = f"{short_path(self._experiment.folder.path)}/{TRIALS_FOLDER}/{record.folder}/error.txt"
         self.display.event(
-            f"[red]trial {record.trial_id} failed[/]: {escape(error_line(error).rstrip('.'))}; "
+            f"[red]{self.called(record.trial_id)} failed[/]: {escape(error_line(error).rstrip('.'))}; "
             f"the whole error is in {escape(place)}"
         )
         outcome = record.outcome
@@ -345,10 +346,9 @@ class SearchCallback(Listener, ray.tune.Callback):
             )
         )
         self._tidy(record, over, ended=True)
-        words = {"early_stopped": "stopped early", "diverged": "diverged"}
-        if record.stop is not None and outcome in words:
+        if record.stop is not None and outcome in ("early_stopped", "diverged"):
             self.display.event(
-                f"[yellow]trial {record.trial_id} {words[outcome]}[/] at epoch {record.epoch:.2f}: "
+                f"[yellow]{self.called(record.trial_id)} {OUTCOMES[outcome]}[/] at epoch {record.epoch:.2f}: "
                 f"{escape(record.stop.describe())}"
             )
         self.display.print_progress()

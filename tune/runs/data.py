@@ -124,7 +124,7 @@ def look_at_clips(config: TrainConfig, *, augments: bool) -> tuple[ClipTable, li
     table = load_table(config, augments=augments)
     notes = list(table.notes)
     if table.drops:
-        notes.append(f"left out: {describe_drops(table.drops)}")
+        notes.append(f"dropped {len(table.drops):,} clips: {describe_drops(table.drops)}")
     return table, notes
 
 

@@ -37,17 +37,17 @@ class Outcome:
 
 
 def print_measured(outcome: Outcome, console: Console) -> None:
-    """The result on the test split and by source, as far as there are any; by how much it is better than the base
-    model, and how sure that is.
+    """By how much the result is better than the base model, and how sure that is; then the result on the test split and
+    by source, as far as there are any.
     """
-    if test := outcome.state.tested:
-        text = f"WER {objective_value(test.rates):6.2f} % (base {objective_value(test.baseline):.2f} %)"
-        console.print(f"test      {text}  on {test.rates['clips']:,.0f} held-out test clips")
-    _print_sources(outcome, console)
     analysis = Analysis(outcome.plan.experiment_folder, outcome.state, stage="finished", storage_option="")
     points, _, rest = analysis.gain_text.partition(" ")
     if points:
         say(console, f"gain      {points:>10} {rest}")
+    if test := outcome.state.tested:
+        text = f"WER {objective_value(test.rates):6.2f} % (baseline {objective_value(test.baseline):.2f} %)"
+        console.print(f"test      {text}  on {test.rates['clips']:,.0f} held-out test clips")
+    _print_sources(outcome, console)
 
 
 def print_no_gain(state: SearchState, console: Console) -> None:

@@ -328,12 +328,12 @@ class Plan:
 def _describe_workers(base: TrainConfig, resources: TrialResources | None) -> list[str]:
     if resources is None:
         return []
-    workers = "1 worker" if base.workers == 1 else f"{base.workers} workers"
-    each = f"{resources.gpus_per_worker:g} GPU and {resources.cpus_per_worker:g} CPU each"
+    each = f"{resources.gpus_per_worker:g} GPU and {resources.cpus_per_worker:g} CPU"
+    workers = f"1 worker with {each}" if base.workers == 1 else f"{base.workers} workers with {each} each"
     return [
-        f"{workers} with {each}{', DeepSpeed' if base.deepspeed else ''}; effective batch "
+        f"{workers}{', DeepSpeed' if base.deepspeed else ''}; effective batch "
         f"{base.train_batch_size} x {base.gradient_accumulation_steps} x {base.workers} = "
-        f"{base.effective_batch_size} (micro-batch x accumulation x workers)"
+        f"{base.effective_batch_size} (train_batch_size x gradient_accumulation_steps x workers)"
     ]
 
 

@@ -13,21 +13,20 @@ from rich.text import Text
 from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER, guards_line
+from tune.report.costs import OUTCOMES
 from tune.runs.outcome import Outcome, print_measured, print_no_gain
 from tune.search.finalists import Verdict, describe_lowest
-from tune.search.records import Records, Trial, listed, role_of, trial_order
+from tune.search.records import Records, Status, Trial, listed, role_of, trial_order
 from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
 
-_STATUS = {
-    "running": "[cyan]running[/]",
-    "completed": "[green]completed[/]",
-    "early_stopped": "[yellow]stopped early[/]",
-    "failed": "[red]failed[/]",
-    "interrupted": "[yellow]interrupted[/]",
-    "diverged": "[red]diverged[/]",
+_COLOURS: dict[Status, str] = {
+    "running": "cyan",
+    "completed": "green",
+    "early_stopped": "yellow",
+    "failed": "red",
+    "interrupted": "yellow",
+    "diverged": "red",
 }
-
-
 _LINES = 4
 """Running trials that have a line each."""
 
@@ -59,7 +58,8 @@ class SearchDisplay(LiveDisplay):
         left = self._seconds_left()
         parts = [f"{ended}/{self._n_trials} {self._noun} ended"]
         if best and best.best_value is not None:
-            parts.append(f"best WER {best.best_value:.2f} % (trial {best.trial_id}), {self._baseline}")
+            which = f"{role_of(best.trial_id)} {best.trial_id}"
+            parts.append(f"best WER {best.best_value:.2f} % ({which}), {self._baseline}")
         if left and ended < self._n_trials:  # nothing is known of how long a last evaluation takes
             parts.append(f"about {clock(left)} left")
         return parts
@@ -88,7 +88,7 @@ class SearchDisplay(LiveDisplay):
             seen, (then, before) = trial.samples_now, self._before.get(trial.trial_id, (now, 0))
             self._before[trial.trial_id] = now, seen
             budget = self._budget_of(trial)
-            parts = [f"trial {trial.trial_id}: {seen:,} of {budget:,} samples"]
+            parts = [f"{role_of(trial.trial_id)} {trial.trial_id}: {seen:,} of {budget:,} samples"]
             parts += [f"loss {trial.progress['loss']:.4f}"] if "loss" in trial.progress else []
             if seen >= budget:
                 parts.append("last evaluation")
@@ -137,7 +137,7 @@ def trial_table(trials: list[Trial], best: Trial | None) -> Table:
         chosen = best is not None and trial.trial_id == best.trial_id
         table.add_row(
             trial.trial_id,
-            _STATUS[trial.status],
+            f"[{_COLOURS[trial.status]}]{OUTCOMES[trial.status]}[/]",
             *(short_value(trial.config.get(name, "")) for name in names),
             *([str(trial.effective_batch)] if effective else []),
             f"{trial.epoch_now:.2f}",
@@ -167,7 +167,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     if state.something_is_left:
         console.print(f"[yellow]interrupted[/] before all {plan.options.trials} trials had ended")
         asked += f" of {plan.options.trials}"
-    counts = [f"{statuses.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(statuses)]
+    counts = [f"{statuses.count(status)} {OUTCOMES[status]}" for status in dict.fromkeys(statuses)]
     console.print(f"trials    {asked} in {clock(state.seconds)}: {', '.join(counts)}")
     found = best is not None and best.best_value is not None
     if best is not None and found:
@@ -206,7 +206,7 @@ def _print_result(outcome: Outcome, best: Trial, console: Console) -> None:
     trials = {trial.trial_id: trial for trial in outcome.trials}
     if verdict is None:
         if why := outcome.state.compared.text:
-            say(console, f"no verdict {why}; the weights of all finalists are kept")
+            say(console, f"no verdict: {why}; the weights of all finalists are kept")
         _print_winner(f"best      WER {best.best_value:6.2f} %  trial {best.trial_id}", best, console)
         if luck := describe_lowest(best.best_value, (trial.best_value for trial in outcome.trials)):
             console.print(f"          {luck}")

@@ -60,7 +60,6 @@ def train_on_ray(session: Session) -> None:
 class TrainingWatch(Listener):
     """Takes in what workers and Ray Train's controller tell."""
 
-    _called = "the training"
     _not_kept = "losses between evaluations are not kept"
 
     display: TrainDisplay
@@ -71,6 +70,9 @@ class TrainingWatch(Listener):
         self._failures, self._max_failures = 0, session.plan.options.max_failures
         self.error: str | None = None
         """The last failure, whole."""
+
+    def called(self, trial_id: str) -> str:
+        return "the training"
 
     def receive(self, trial_id: str, kind: str, content: dict[str, Any], timestamp: float) -> Any:
         """Take in one message; the answer where it is a question."""

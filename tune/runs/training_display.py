@@ -1,5 +1,5 @@
-"""What a training shows on the screen: a live line on a terminal, a line now and then elsewhere, and in the end WER
-before and after, and what to do next.
+"""What a training shows on the screen: a live line on a terminal, a line now and then elsewhere, and in the end the
+best WER beside the baseline, and what to do next.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TrainDisplay(LiveDisplay):
 
 
 def print_training_summary(outcome: Outcome, console: Console) -> None:
-    """Print how it ended, WER before and after, and the commands that come next."""
+    """Print how it ended, the best WER beside the baseline, and the commands that come next."""
     plan, record, baseline = outcome.plan, outcome.trials[0], objective_value(outcome.state.base_rates)
     name, storage = plan.name, plan.storage.option
     console.print()
@@ -98,8 +98,8 @@ def print_training_summary(outcome: Outcome, console: Console) -> None:
     prepared = outcome.state.prepared
     if prepared and prepared.base.train_on != "train":  # beside kept splits the plan has train
         say(console, "measured  on the held-out test split; trained on train and validation")
-    say(console, f"before    WER {baseline:6.2f} %  {plan.base.model} before fine-tuning")
-    console.print(f"[bold]after     WER {record.best_value:6.2f} %  {escape(settings)}[/]", soft_wrap=True)
+    say(console, f"baseline  WER {baseline:6.2f} %  {plan.base.model} before fine-tuning")
+    console.print(f"[bold]best      WER {record.best_value:6.2f} %  {escape(settings)}[/]", soft_wrap=True)
     print_measured(outcome, console)
     say(console, f"results   {plan.where}/{RESULTS_FILE}")
     say(console, f"compare   tune-whisper ui {name}{storage}")

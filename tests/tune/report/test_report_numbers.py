@@ -47,7 +47,7 @@ def test_costs_by_outcome(tmp_path: Path) -> None:
         "diverged": (1, 2 * 212),
         "failed": (1, 2 * 20),
         "repeats of finalists": (4, 4 * 2 * 1620),
-        "average of repeats": (1, 0),
+        "mean of repeats": (1, 0),
     }
     assert costs.full is not None
     # Only the one that was stopped would have gone on.

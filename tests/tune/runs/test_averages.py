@@ -84,7 +84,7 @@ def test_it_is_exported_where_it_is_no_worse_than_the_best_repeat(
     averager = Averager(search, wer)
     averager.average()
     assert averager.made == ["001-r2 001-r1"], "the winner's repeats, from the best on"
-    assert averager.told == [f"001-a1, the average of the weights of 001-r2 and 001-r1, has {told}"]
+    assert averager.told == [f"001-a1, the mean of the weights of 001-r2 and 001-r1, has {told}"]
     assert search.state.best().trial_id == search.state.chosen.run == exported
     assert search.state.winner == "001"
     found = search.end()
@@ -158,7 +158,7 @@ def test_all_that_is_made_from_the_log_tells_of_it(tmp_path: Path) -> None:
     saved = Experiment.read(search.plan.experiment_folder)
     whom = "001-a1, the mean of 001-r2 and 001-r1"
     page = make_page(analyse(search.plan.experiment_folder))
-    assert "001-a1, the average of the weights of 001-r2 and 001-r1, has WER 24.00 %, no more" in page
+    assert "001-a1, the mean of the weights of 001-r2 and 001-r1, has WER 24.00 %, no more" in page
     assert "weights of 001-a1" in experiment_note(saved, "")
     content = trial_run(saved.best, saved)
     assert run_name(saved.best) == "001-a1 mean of 001-r2, 001-r1"

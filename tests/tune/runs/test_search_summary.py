@@ -67,8 +67,8 @@ def test_the_winners_mean_and_its_interval_lead_and_the_test_split_stands_beside
         f"trial 004: {SETTINGS}",
         "verdict   trial 004 has the lowest mean; no difference to 003 is shown",
         "baseline  WER  60.00 %  demo before fine-tuning",
-        "test      WER  10.89 % (base 61.25 %)  on 1,234 held-out test clips",
         "gain           49.80 points: 83 % fewer errors",
+        "test      WER  10.89 % (baseline 61.25 %)  on 1,234 held-out test clips",
         "best      WER  10.00 %  repeat 004-r1, to be exported: the lowest of 2 seeds, which is partly luck",
     ]
 
@@ -77,7 +77,7 @@ def test_the_winners_mean_and_its_interval_lead_and_the_test_split_stands_beside
 def test_without_a_comparison_the_best_is_told_to_be_lucky(text: str, tmp_path: Path) -> None:
     told = [FinalistsCompared(verdict=None, text=text)] if text else []
     lines = printed(search_outcome(tmp_path, repeats={}), *told)
-    assert not text or f"no verdict {text}; the weights of all finalists are kept" in lines
+    assert not text or f"no verdict: {text}; the weights of all finalists are kept" in lines
     first = lines.index(f"best      WER  10.60 %  trial 004: {SETTINGS}")
     assert lines[first + 1 : first + 4] == [
         "          the lowest of 12 trials, which is partly luck",
