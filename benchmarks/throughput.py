@@ -22,12 +22,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pandas as pd
 import shapes
 import torch
-from flops import matrix_peak, training_flops
 from peers import plain
+from tables import spread
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from transformers import Seq2SeqTrainer, WhisperConfig
+from torch.utils.benchmark import Timer
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import Seq2SeqTrainer, WhisperConfig, WhisperForConditionalGeneration
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import prepare
@@ -70,35 +73,61 @@ def evaluation_of(work: Callable[[], Any]) -> float:
     return times[0]
 
 
+def training_flops(config: WhisperConfig, frames: int, tokens: int) -> float:
+    """Operations of one clip in training, forward and backward: multiplications and additions of all matrix products.
+
+    Norms, activations and softmax are left out, as is usual where a share of the peak is told (PaLM, arXiv:2204.02311,
+    appendix B).
+
+    Args:
+        config: the model's.
+        frames: feature frames of the window, 3000 for 30 s.
+        tokens: label tokens of the clip.
+    """
+    settings = config.to_dict() | {"max_source_positions": frames // 2}
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        model = WhisperForConditionalGeneration(
+            WhisperConfig.from_dict(settings, attn_implementation="eager")
+        )
+        features = torch.zeros(1, config.num_mel_bins, frames)
+        model(input_features=features, labels=torch.zeros(1, tokens, dtype=torch.long)).loss.backward()
+    return float(counter.get_total_flops())
+
+
+def matrix_peak(dtype: torch.dtype, device: str, size: int) -> float:
+    """Operations a second of large matrix products on the device: the median of several."""
+    matrices = {name: torch.randn(size, size, device=device).to(dtype) for name in ("left", "right")}
+    timer = Timer("left @ right", globals=matrices, num_threads=torch.get_num_threads())
+    return 2.0 * size**3 / timer.blocked_autorange(min_run_time=1).median
+
+
 class Bench:
     """One model and one set of clips."""
 
-    def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
-        self.arguments, self.folder = arguments, folder
-        self.model = shapes.make_model(folder / "model", arguments.shape)
-        self.model_config = WhisperConfig.from_pretrained(self.model)
+    def __init__(self, folder: Path, asked: argparse.Namespace) -> None:
+        self.asked, self.folder = asked, folder
+        self.model = shapes.make_model(folder / "model", asked.shape)
         self.processor = plain.load_processor(self.model)
-        limits: dict[str, int | None] = {"train": 8 * arguments.batch, "validation": arguments.clips}
+        limits: dict[str, int | None] = {"train": 8 * asked.batch, "validation": asked.clips}
         self.splits = plain.add_features(plain.load_splits(shapes.DEMO / "data", limits), self.processor)
         self.config = TrainConfig(
             model=str(self.model),
             data="demo",
             cache_dir=str(folder / "cache"),
             learning_rate=1e-5,
-            train_batch_size=arguments.batch,
-            eval_batch_size=arguments.eval_batch,
-            max_train_clips=8 * arguments.batch,
-            max_eval_clips=arguments.clips,
-            max_steps=arguments.steps + 2,
+            train_batch_size=asked.batch,
+            eval_batch_size=asked.eval_batch,
+            max_train_clips=8 * asked.batch,
+            max_eval_clips=asked.clips,
+            max_steps=asked.steps + 2,
             evaluations=1,
             generation_max_length=TOKENS,
         )
-        data = prepare(self.config)
-        train_split = data.splits["train"]
+        train_split = prepare(self.config).splits["train"]
         self.tokens = statistics.mean(train_split.n_tokens(clip) for clip in range(len(train_split)))
-        self.memory: dict[str, list[int]] = {}
+        self.memory: dict[str, int] = {}
 
-    def plain_trainer(self, *, use_cache: bool) -> Seq2SeqTrainer:
+    def plain_trainer(self, *, use_cache: bool = True) -> Seq2SeqTrainer:
         """As the hand-made script has it, cuDNN's attention included, which our models switch off."""
         torch.backends.cuda.enable_cudnn_sdp(True)
         return plain.make_trainer(
@@ -107,66 +136,63 @@ class Bench:
             self.splits,
             self.folder / "out",
             generation_max_length=TOKENS + 4,
-            max_steps=self.arguments.steps + 2,
+            max_steps=self.asked.steps + 2,
             learning_rate=1e-5,
-            per_device_train_batch_size=self.arguments.batch,
-            per_device_eval_batch_size=self.arguments.eval_batch,
+            per_device_train_batch_size=self.asked.batch,
+            per_device_eval_batch_size=self.asked.eval_batch,
             save_strategy="no",
         )
 
-    def train_ours(self, window: float) -> float:
-        """Seconds a step."""
+    def train_ours(self, window: float) -> None:
         config = self.config.replace(audio_window=window, max_eval_clips=1)
-        return step_of(lambda: train(config, prepare(config)))
+        train(config, prepare(config))
 
-    def evaluate_plain(self, *, use_cache: bool) -> float:
-        """Seconds of an evaluation."""
-        return evaluation_of(lambda: self.plain_trainer(use_cache=use_cache).evaluate())
-
-    def evaluate_ours(self, window: float) -> float:
-        """Seconds of an evaluation, as within a training with this window."""
+    def evaluate_ours(self, window: float) -> None:
+        """As within a training with this window."""
         if window == 30:
-            return evaluation_of(lambda: evaluate(self.config, prepare(self.config)))
+            evaluate(self.config, prepare(self.config))
+            return
         config = self.config.replace(
             audio_window=window, full_window_evaluation=False, max_steps=1, train_batch_size=1
         )
-        return evaluation_of(lambda: train(config, prepare(config)))
+        train(config, prepare(config))
 
     def once(self) -> dict[str, float]:
-        """All figures once."""
-        works: dict[str, Callable[[], float]] = {
-            "train plain": lambda: step_of(lambda: self.plain_trainer(use_cache=True).train()),
-            "evaluate plain, no cache": lambda: self.evaluate_plain(use_cache=False),
-            "evaluate plain, cache": lambda: self.evaluate_plain(use_cache=True),
+        """Seconds of a training step or an evaluation, each way once."""
+        works: dict[str, Callable[[], Any]] = {
+            "train plain": lambda: self.plain_trainer().train(),
+            "evaluate plain, no cache": lambda: self.plain_trainer(use_cache=False).evaluate(),
+            "evaluate plain, cache": lambda: self.plain_trainer().evaluate(),
         }
-        for window in self.arguments.windows:
+        for window in self.asked.windows:
             works[f"train ours {window:g} s"] = functools.partial(self.train_ours, window)
             works[f"evaluate ours {window:g} s"] = functools.partial(self.evaluate_ours, window)
-        return {name: self._watched(name, work) for name, work in works.items()}
+        return {name: self._measured(name, work) for name, work in works.items()}
 
-    def _watched(self, name: str, work: Callable[[], float]) -> float:
-        """What `work` measures, while the memory that it takes is noted."""
+    def _measured(self, name: str, work: Callable[[], Any]) -> float:
+        """Seconds; on a GPU the most memory is noted too."""
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        seconds = work()
+        seconds = step_of(work) if name.startswith("train") else evaluation_of(work)
         if torch.cuda.is_available():
-            self.memory.setdefault(name, []).append(torch.cuda.max_memory_allocated())
+            self.memory[name] = max(self.memory.get(name, 0), torch.cuda.max_memory_allocated())
         return seconds
 
     def efficiency(self, name: str, seconds: float, peak: float) -> dict[str, float]:
         """What a training's step of so many seconds comes to."""
         window = float(name.split()[2]) if "ours" in name else 30.0
-        each = training_flops(self.model_config, round(100 * window), self.tokens)
-        rate = self.arguments.batch / seconds
+        model_config = WhisperConfig.from_pretrained(self.model)
+        rate = self.asked.batch / seconds
+        done = rate * training_flops(model_config, round(100 * window), round(self.tokens))
         found = {
             "clips a second": rate,
             "tokens a second": rate * self.tokens,
-            "TFLOP/s": each * rate / 1e12,
-            "share of peak": each * rate / peak,
+            "TFLOP/s": done / 1e12,
+            "share of peak": done / peak,
         }
         if name in self.memory:
-            found["peak memory, GB"] = max(self.memory[name]) / 1e9
+            found["peak memory, GB"] = self.memory[name] / 1e9
         return found
 
 
@@ -180,27 +206,31 @@ def main() -> None:
     parser.add_argument("--eval-batch", type=int, default=8)
     parser.add_argument("--clips", type=int, default=16)
     parser.add_argument("--steps", type=int, default=4)
-    arguments = parser.parse_args()
+    asked = parser.parse_args()
+    rows = []
     with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(Path(scratch), arguments)
-        rows = []
-        for number in range(arguments.repeats):
+        bench = Bench(Path(scratch), asked)
+        for number in range(asked.repeats):
             rows.append(bench.once())
-            print(f"repeat {number + 1} of {arguments.repeats} done", file=sys.stderr)
-    for name in rows[0]:
-        print(f"{name:32s} {statistics.median(row[name] for row in rows):8.3f} s")
-    for ours in (name for name in rows[0] if "ours" in name):
-        for plain_ in (name for name in rows[0] if name.startswith(f"{ours.split()[0]} plain")):
-            ratios = [row[plain_] / row[ours] for row in rows]
-            text = f"{statistics.median(ratios):6.2f}  ({min(ratios):.2f} to {max(ratios):.2f})"
-            print(f"{plain_ + ' / ' + ours:55s} {text}")
+            print(f"repeat {number + 1} of {asked.repeats} done", file=sys.stderr)
+        show(bench, pd.DataFrame(rows))
+
+
+def show(bench: Bench, seconds: pd.DataFrame) -> None:
+    """Print what was measured: a row for each repeat, a column for each way."""
+    medians = seconds.median()
+    for name, median in medians.items():
+        print(f"{name:32s} {median:8.3f} s")
+    for ours, theirs in itertools.product(seconds, seconds):
+        if "ours" in ours and theirs.startswith(f"{ours.split()[0]} plain"):
+            print(f"{theirs + ' / ' + ours:55s} {spread(seconds[theirs] / seconds[ours])}")
     on_gpu = torch.cuda.is_available()
-    device, dtype = ("cuda", torch.bfloat16) if on_gpu else ("cpu", torch.float32)
-    peak = matrix_peak(dtype, device, 8192 if on_gpu else 2048, 20 if on_gpu else 5)
+    device, dtype, size = ("cuda", torch.bfloat16, 8192) if on_gpu else ("cpu", torch.float32, 2048)
+    peak = matrix_peak(dtype, device, size)
     name = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} CPU threads"
     print(f"{name}: {peak / 1e12:.3f} TFLOP/s in large {dtype} matrix products")
-    for work in (work for work in rows[0] if work.startswith("train")):
-        values = bench.efficiency(work, statistics.median(row[work] for row in rows), peak)
+    for work in (work for work in seconds if work.startswith("train")):
+        values = bench.efficiency(work, medians[work], peak)
         print(f"{work:32s} " + ", ".join(f"{value:.3g} {what}" for what, value in values.items()))
 
 
