@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -20,6 +21,8 @@ def run_command(command: Callable[[], int]) -> int:
     Mistakes of the user are told in a line each (2), Ctrl-C in one (130), and so is a standard output that cannot be
     written, such as a file on a full disk (1). Where nobody reads on (`| head`), the command ends quietly (1).
     """
+    # It warns of a missing kernel for 4-bit layers, where it is only imported; nothing here has such layers.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
         try:
             return command()

@@ -121,7 +121,7 @@ def window_problem(whole: Written, short: Written) -> str | None:
         return f"it writes {sum(short.tokens):,} tokens instead of {sum(whole.tokens):,}"
     cut, before = (sum(count >= each.limit for count in each.tokens) for each in (short, whole))
     if cut > before:
-        return f"{cut} transcripts do not end, but {before} in the whole window"
+        return f"it leaves {cut} of {len(short.tokens)} transcripts without an end instead of {before}"
     allowed = whole.rate + max(_MORE_POINTS, _MORE_SHARE * whole.rate)
     if whole.rate < _UNUSABLE and short.rate > allowed:
         return f"its WER is {short.rate:.2f} % instead of {whole.rate:.2f} %"

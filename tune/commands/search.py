@@ -63,7 +63,11 @@ def search_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version")
     what = parser.add_argument_group("what to search")
     add = what.add_argument
-    add("--space", metavar="NAME_OR_PATH", help="search space: a YAML file or a packaged name")
+    add(
+        "--space",
+        metavar="NAME_OR_PATH",
+        help="search space: a YAML file, or lr_batch (start with it), large_model, lora, regularisation or robust",
+    )
     add(
         "--resume",
         metavar="EXPERIMENT",

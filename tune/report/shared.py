@@ -19,12 +19,13 @@ from tune.util.console import clock
 
 
 def state_text(analysis: Analysis) -> str:
-    """How far it is: `finished, 32 of 32 trials ended in 3:20:11`."""
+    """How far it is: `finished, 32 of 32 trials ended in 3:20:11`; of a training `finished, 3:20:11 in all`."""
     state, trials = analysis.state, analysis.trials
     ended = sum(trial.status not in ("running", "interrupted") for trial in trials)
-    asked = state.options.trials
-    stage = analysis.stage.replace("unfinished", "not finished")
-    text = f"{stage}, {ended} of {asked} trials ended in {clock(state.seconds)}"
+    stage, spent = analysis.stage.replace("unfinished", "not finished"), clock(state.seconds)
+    text = f"{stage}, {ended} of {state.options.trials} trials ended in {spent}"
+    if analysis.is_training:
+        text = f"{stage}, {spent} in all"
     if state.end:
         text += f" ({state.end.text})"
     if analysis.stage in ("running", "unfinished") and state.last_event_time:

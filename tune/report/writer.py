@@ -25,10 +25,10 @@ def summary(analysis: Analysis) -> list[str]:
     ]
     winner = analysis.winner
     if winner is not None:
-        word, seeds = "best", ""
+        word, which = "best", "" if analysis.is_training else f"  trial {winner.trial_id}"
         if analysis.state.verdict is not None:
-            word, seeds = "winner", f", {winner.describe()}"
-        lines.append(f"{word:<9} WER {winner.value:.2f} %  trial {winner.trial_id}{seeds}")
+            word, which = "winner", f"{which}, {winner.describe()}"
+        lines.append(f"{word:<9} WER {winner.value:.2f} %{which}")
     if analysis.gain_text:
         lines.append(f"{'gain':<9} {analysis.gain_text}")
     for found in advise(analysis):

@@ -152,7 +152,7 @@ def measure_held_out(
         found = begin_in_worker(evaluate_checkpoint, inputs, files, str(run.checkpoint), "test")
         whole = session.plan.base.replace(full_window_evaluation=True)
         base = measure_base_model(session, whole, "test")  # beside it, where there is room
-        with doing(session.console, "measuring the test split"):
+        with doing(session.console, "measuring the best run on the test split"):
             return found(), base
     except (UserError, ray.exceptions.RayError) as error:
         session.say(f"warning: the best run could not be measured on the test split: {first_line(error)}")
@@ -169,7 +169,8 @@ def measure_base_model(
 ) -> Evaluation:
     """The base model as these settings measure it, on some clips or all of a split, or of a guard."""
     whole = config.full_window_evaluation
-    where = f" on {guard}" if guard else "" if whole else " in the trainings' window"
+    where = f" on {guard}" if guard else " on the test split" if split == "test" else ""
+    where += "" if whole else " in the trainings' window"
     if clips is not None and len(clips) == len(session.data.splits[split]):
         clips = None
     with doing(session.console, f"measuring the base model {config.model}{where}"):

@@ -13,6 +13,7 @@ from rich.markup import escape
 from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.options import TRIAL
+from tune.experiments.results import REPORT_FOLDER
 from tune.runs.outcome import Outcome, print_measured, print_no_gain
 from tune.search.records import Trial
 from tune.util.console import LiveDisplay, clock, say, short_path, short_value
@@ -76,7 +77,8 @@ def print_training_summary(outcome: Outcome, console: Console) -> None:
     elif record.status == "diverged":
         console.print(
             f"[red]diverged[/] after {record.samples_seen:,} samples: the loss is not a finite number; lower the "
-            f"learning rate: tune-whisper train --from {escape(name)} --trial {TRIAL} --set learning_rate=...",
+            f"learning rate: tune-whisper train --from {escape(name)} --trial {TRIAL}{escape(storage)} "
+            "--set learning_rate=...",
             soft_wrap=True,
         )
     elif record.status == "failed":
@@ -102,5 +104,6 @@ def print_training_summary(outcome: Outcome, console: Console) -> None:
     console.print(f"[bold]best      WER {record.best_value:6.2f} %  {escape(settings)}[/]", soft_wrap=True)
     print_measured(outcome, console)
     say(console, f"results   {plan.where}/{RESULTS_FILE}")
+    say(console, f"report    {plan.where}/{REPORT_FOLDER}/report.html")
     say(console, f"compare   tune-whisper ui {name}{storage}")
     say(console, f"export    tune-whisper export {name} --output my-model{storage}")

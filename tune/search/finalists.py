@@ -74,7 +74,7 @@ def describe_repeats(settings: dict[str, dict[str, Any]]) -> str:
     finalists = list(dict.fromkeys(trial_of(name) for name in settings))
     seeds = len(settings) // len(finalists)
     each = "a new seed" if seeds == 1 else f"{seeds} new seeds"
-    return f"finalists: {', '.join(finalists)} are trained again at the full budget, each with {each}"
+    return f"finalists, trained again at the full budget with {each} each: {', '.join(finalists)}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,7 +48,7 @@ def describe_rungs(rungs: tuple[int, ...], asked: int) -> str:
     if len(rungs) == asked:
         return places
     return (
-        f"{places} ({len(rungs)} of {asked}: too few samples for more, as none but the last is placed before "
+        f"{places} ({len(rungs)} of {asked}: there are too few samples for more, since the first comes after at least "
         f"{LEAST_STEPS} steps of the space's largest effective batch)"
     )
 

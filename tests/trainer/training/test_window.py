@@ -95,7 +95,7 @@ def written(*tokens: int, wer: float) -> Written:
         (
             written(1, 19, wer=50),
             written(1, 20, wer=50),
-            "1 transcripts do not end, but 0 in the whole window",
+            "it leaves 1 of 2 transcripts without an end instead of 0",
         ),
         (written(10, 10, wer=50), written(10, 10, wer=52.5), None),
         (written(10, 10, wer=5), written(10, 10, wer=6), None),

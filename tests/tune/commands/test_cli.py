@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import soundfile
 
 from tune.cli import main
+from tune.space.space import packaged_spaces
 
 
 @pytest.mark.parametrize("words", [[], ["export"], ["inspect"], ["evaluate"]])
@@ -114,6 +116,14 @@ def test_dry_run_shows_the_plan_and_leaves_nothing(
     assert printed.endswith("nothing was run\n")
     assert "004 " not in printed
     assert not list(tmp_path.iterdir())
+
+
+def test_help_names_all_packaged_spaces(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["search", "--help"])
+    words = set(re.findall(r"\w+", capsys.readouterr().out))
+    assert len(packaged_spaces()) >= 5
+    assert words >= {*packaged_spaces()}
 
 
 def test_its_version(capsys: pytest.CaptureFixture[str]) -> None:

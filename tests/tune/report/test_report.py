@@ -232,7 +232,7 @@ def test_nothing_of_the_users_is_html(tmp_path: Path) -> None:
     assert "<b" not in re.sub(r"<br>", "", page.labels), "plotly would take it for markup"
 
 
-def test_a_training_has_a_small_page(tmp_path: Path) -> None:
+def test_a_training_has_a_small_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = MadeLog(tmp_path / "alone", **TRAINING)
     made.session()
     made.trial("001", 40.0, 20.0, 10.0)
@@ -240,6 +240,9 @@ def test_a_training_has_a_small_page(tmp_path: Path) -> None:
     made.close()
     folder = made.saved.folder
     assert run(folder) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^state     finished, [\d:]+ in all$", shown, re.MULTILINE)
+    assert "best      WER 10.00 %\n" in shown and "trial" not in shown
     page = read(folder)
     assert {"Learning curve", "Settings", "Data", "Next steps"} <= set(page.headings)
     assert "10.00 %" in page.texts

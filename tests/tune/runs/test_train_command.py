@@ -144,6 +144,7 @@ def test_two_workers_with_deepspeed_go_on_after_the_driver_was_killed(
     assert "8 x 1 x 2 = 16" in printed
     assert f"WER {found['best']['wer']:6.2f} %" in printed
     assert f"test      WER {found['test']['wer']:6.2f} % (baseline " in printed
+    assert "report    experiments/one/report/report.html" in printed
     assert "Traceback" not in printed
     kept = list(Path(trial["checkpoint"]).parent.glob("checkpoint_*"))
     assert [path.name for path in kept] == [Path(trial["checkpoint"]).name], "the best"

@@ -66,7 +66,7 @@ def test_names_and_seeds() -> None:
         "001-r2": {RATE: 0.001, "seed": 42},
     }
     assert list(settings) == ["002-r1", "001-r1", "002-r2", "001-r2"]
-    told = "finalists: 002, 001 are trained again at the full budget, each with 2 new seeds"
+    told = "finalists, trained again at the full budget with 2 new seeds each: 002, 001"
     assert describe_repeats(settings) == told
     assert records["002"].config == {RATE: 0.002}
     assert repeat_settings([], 2, seed=40) == {}
