@@ -19,6 +19,7 @@ from typing import Any
 
 import shapes
 import torch
+from tables import spread
 from transformers import GenerationMixin
 
 from trainer.config import TrainConfig
@@ -102,11 +103,8 @@ def main() -> None:
                 assert found["ours"][1] == found["generate"][1]
                 rows.append((found["ours"][0], found["generate"][0] / found["ours"][0]))
             seconds, ratios = zip(*rows[1:], strict=True)  # the first one warms up
-            print(
-                f"{name}, {len(encoded)} clips by {batch}: ours {statistics.median(seconds):.3f} s, generate / ours "
-                f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
-                flush=True,
-            )
+            what = f"{name}, {len(encoded)} clips by {batch}: ours {statistics.median(seconds):.3f} s"
+            print(f"{what}, generate / ours {spread(ratios)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,13 @@ import json
 import math
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from tables import spread
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "trainer" / "demo"
@@ -58,8 +59,8 @@ def run_peer(name: str, folder: Path, asked: argparse.Namespace, seed: int) -> S
     if done.returncode:
         raise SystemExit((folder / "log.txt").read_text()[-3000:])
     seconds = time.time() - begun
-    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
-    return Search([(row["seconds"], row["wer"]) for row in rows], seconds)
+    rows = map(json.loads, (folder / "rows.jsonl").read_text().splitlines())
+    return Search([(row["time"] - begun, row["wer"]) for row in rows], seconds)
 
 
 def run_ours(folder: Path, asked: argparse.Namespace, seed: int, wanted: float, most: float) -> Search:
@@ -92,12 +93,12 @@ def once(asked: argparse.Namespace, seed: int) -> dict[str, Search]:
     for name in (*PEERS, "ours"):
         with tempfile.TemporaryDirectory() as scratch:
             if name == "ours":
-                wanted = min(each.best for each in found.values())
-                most = max(each.seconds for each in found.values())
-                found[name] = run_ours(Path(scratch), asked, seed, wanted, most)
+                wanted = min(peer.best for peer in found.values())
+                most = max(peer.seconds for peer in found.values())
+                search = run_ours(Path(scratch), asked, seed, wanted, most)
             else:
-                found[name] = run_peer(name, Path(scratch), asked, seed)
-        search = found[name]
+                search = run_peer(name, Path(scratch), asked, seed)
+        found[name] = search
         at, whole = search.reached(search.best), search.seconds
         print(f"seed {seed} {name}: {search.best:.2f} % after {at:.0f} of {whole:.0f} s", flush=True)
     return found
@@ -116,8 +117,7 @@ def main() -> None:
     rows = [once(asked, seed) for seed in asked.seeds]
     for peer in PEERS:
         ratios = [row[peer].seconds / row["ours"].reached(row[peer].best) for row in rows]
-        text = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        print(f"{peer}, whole search / ours until its WER: median {text}")
+        print(f"{peer}, whole search / ours until its WER: median {spread(ratios)}")
 
 
 if __name__ == "__main__":

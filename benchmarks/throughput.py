@@ -108,8 +108,7 @@ class Bench:
         self.asked, self.folder = asked, folder
         self.model = shapes.make_model(folder / "model", asked.shape)
         self.processor = plain.load_processor(self.model)
-        limits: dict[str, int | None] = {"train": 8 * asked.batch, "validation": asked.clips}
-        self.splits = plain.add_features(plain.load_splits(shapes.DEMO / "data", limits), self.processor)
+        self.splits = plain.load_splits(shapes.DEMO / "data", self.processor, 8 * asked.batch, asked.clips)
         self.config = TrainConfig(
             model=str(self.model),
             data="demo",
@@ -131,10 +130,10 @@ class Bench:
         """As the hand-made script has it, cuDNN's attention included, which our models switch off."""
         torch.backends.cuda.enable_cudnn_sdp(True)
         return plain.make_trainer(
-            plain.load_model(self.model, use_cache=use_cache),
             self.processor,
             self.splits,
             self.folder / "out",
+            model=plain.load_model(self.model, use_cache=use_cache),
             generation_max_length=TOKENS + 4,
             max_steps=self.asked.steps + 2,
             learning_rate=1e-5,

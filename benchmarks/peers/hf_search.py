@@ -2,73 +2,65 @@
 
     python benchmarks/peers/hf_search.py MODEL DATA TRIALS EPOCHS SEED CLIPS OUTPUT
 
-Writes a line of JSON for every evaluation to OUTPUT: seconds since the start of the process, and WER.
+Writes a line of JSON for every evaluation to OUTPUT: Unix time, and WER.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-BEGUN = time.time()
+import optuna
+import plain
+from transformers import TrainerCallback, set_seed
 
 
-def main(model: Path, data: Path, trials: int, epochs: int, seed: int, clips: int, output: Path) -> None:
-    """Search and log."""
-    import optuna
-    import plain
-    from transformers import TrainerCallback, set_seed
+class Log(TrainerCallback):
+    """Notes every evaluation."""
 
-    set_seed(seed)
-    processor = plain.load_processor(model)
-    splits = plain.add_features(plain.load_splits(data, {"train": clips, "validation": None}), processor)
+    def __init__(self, output: Path) -> None:
+        self.output = output
 
-    class Log(TrainerCallback):
-        """Notes every evaluation."""
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        plain.log(self.output, metrics["eval_wer"])
 
-        def on_evaluate(
-            self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any
-        ) -> None:
-            plain.log(output, BEGUN, metrics["eval_wer"])
 
-    def space(trial: optuna.Trial) -> dict[str, Any]:
-        return {
-            "learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True),
-            "warmup_steps": trial.suggest_float("warmup_steps", 0.0, 0.3),  # a share, since transformers 5
-            "per_device_train_batch_size": trial.suggest_categorical(
-                "per_device_train_batch_size", [4, 8, 16]
-            ),
-            "gradient_accumulation_steps": trial.suggest_categorical(
-                "gradient_accumulation_steps", [1, 2, 4]
-            ),
-        }
+def space(trial: optuna.Trial) -> dict[str, Any]:
+    """That of `search_spaces/lr_batch.yaml` for the demo's model."""
+    return {
+        "learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True),
+        "warmup_steps": trial.suggest_float("warmup_steps", 0.0, 0.3),  # a share, since transformers 5
+        "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", [4, 8, 16]),
+        "gradient_accumulation_steps": trial.suggest_categorical("gradient_accumulation_steps", [1, 2, 4]),
+    }
 
+
+def main(asked: argparse.Namespace) -> None:
+    set_seed(asked.seed)
+    processor = plain.load_processor(asked.model)
     with tempfile.TemporaryDirectory() as scratch:
         trainer = plain.make_trainer(
-            lambda: plain.load_model(model),
             processor,
-            splits,
+            plain.load_splits(asked.data, processor, asked.clips),
             Path(scratch),
-            start=plain.load_model(model).config.decoder_start_token_id,
+            model_init=lambda: plain.load_model(asked.model),
             warmup_steps=0.1,  # a number with a fraction, or the search would cut those it tries to whole ones
-            num_train_epochs=epochs,
-            seed=seed,
+            num_train_epochs=asked.epochs,
+            seed=asked.seed,
             **plain.SEARCHED,
         )
-        trainer.add_callback(Log())
+        trainer.add_callback(Log(asked.output))
         trainer.hyperparameter_search(
             hp_space=space,
             backend="optuna",
-            n_trials=trials,
+            n_trials=asked.trials,
             direction="minimize",
             compute_objective=lambda metrics: metrics["eval_wer"],
-            sampler=optuna.samplers.TPESampler(seed=seed),
+            sampler=optuna.samplers.TPESampler(seed=asked.seed),
         )
 
 
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    main(Path(words[0]), Path(words[1]), *(int(word) for word in words[2:6]), Path(words[6]))
+    main(plain.search_arguments())

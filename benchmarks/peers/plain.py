@@ -6,6 +6,7 @@ with `predict_with_generate`. What the other peers need of it, they import from 
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import time
@@ -36,39 +37,46 @@ SEARCHED: dict[str, Any] = {
 """Arguments of the trainings of a search."""
 
 
-def log(output: Path, begun: float, wer: float) -> None:
-    """Add an evaluation to a file, a line of JSON: seconds since the start of the search, and WER."""
+def search_arguments() -> argparse.Namespace:
+    """What the other peers are asked for on the command line."""
+    parser = argparse.ArgumentParser()
+    for name in ("model", "data", "trials", "epochs", "seed", "clips", "output"):
+        parser.add_argument(name, type=Path if name in ("model", "data", "output") else int)
+    return parser.parse_args()
+
+
+def log(output: Path, wer: float) -> None:
+    """Add an evaluation to a file, a line of JSON: Unix time, and WER in percent."""
     with output.open("a") as file:  # short lines are written whole by several processes, too
-        file.write(json.dumps({"seconds": time.time() - begun, "wer": wer}) + "\n")
+        file.write(json.dumps({"time": time.time(), "wer": wer}) + "\n")
 
 
-def load_splits(folder: Path, limits: dict[str, int | None]) -> datasets.DatasetDict:
-    """Splits of a folder of Parquet files, the audio not yet decoded (datasets 4 would want torchcodec for that)."""
+def load_splits(
+    folder: Path, processor: WhisperProcessor, clips: int, eval_clips: int | None = None
+) -> datasets.DatasetDict:
+    """The first clips of `train.parquet` and `validation.parquet`, prepared as by the blog post's `prepare_dataset`."""
+    limits = {"train": clips, "validation": eval_clips}
     files = {name: str(folder / f"{name}.parquet") for name in limits}
     loaded = datasets.load_dataset("parquet", data_files=files)
-    loaded = loaded.cast_column("audio", datasets.Audio(decode=False))
+    loaded = loaded.cast_column("audio", datasets.Audio(decode=False))  # datasets wants torchcodec for that
     for name, limit in limits.items():
         if limit is not None:
-            loaded[name] = loaded[name].select(range(min(limit, len(loaded[name]))))
-    return loaded
-
-
-def add_features(splits: datasets.DatasetDict, processor: WhisperProcessor) -> datasets.DatasetDict:
-    """Log-mel features and label ids, with the blog post's `prepare_dataset`."""
+            loaded[name] = loaded[name].take(min(limit, len(loaded[name])))
 
     def prepare(row: dict[str, Any]) -> dict[str, Any]:
         audio, rate = soundfile.read(io.BytesIO(row["audio"]["bytes"]), dtype="float32")
         features = processor.feature_extractor(audio, sampling_rate=rate).input_features[0]
         return {"input_features": features, "labels": processor.tokenizer(row["text"]).input_ids}
 
-    return splits.map(prepare, remove_columns=splits["train"].column_names)
+    return loaded.map(prepare, remove_columns=loaded["train"].column_names)
 
 
 class Collator:
     """The blog post's `DataCollatorSpeechSeq2SeqWithPadding`."""
 
-    def __init__(self, processor: WhisperProcessor, start: int) -> None:
-        self.processor, self.start = processor, start
+    def __init__(self, processor: WhisperProcessor) -> None:
+        self.processor = processor
+        self.start = processor.tokenizer.convert_tokens_to_ids("<|startoftranscript|>")
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         batch = self.processor.feature_extractor.pad(
@@ -117,24 +125,21 @@ def load_model(model: Path, *, use_cache: bool = True) -> WhisperForConditionalG
 
 
 def make_trainer(
-    model: Any,
     processor: WhisperProcessor,
     splits: datasets.DatasetDict,
     output: Path,
     *,
-    generation_max_length: int = 225,
-    start: int | None = None,
+    model: WhisperForConditionalGeneration | None = None,
+    model_init: Callable[[], WhisperForConditionalGeneration] | None = None,
     **arguments: Any,
 ) -> Seq2SeqTrainer:
-    """The stock trainer; `model` is a model, or a function that makes one (`model_init`)."""
-    made = {"model_init": model} if not isinstance(model, torch.nn.Module) else {"model": model}
-    first = start if start is not None else model.config.decoder_start_token_id
+    """The stock trainer with a model, or with a function that makes one for each trial."""
     return Seq2SeqTrainer(
-        **made,
+        model=model,
+        model_init=model_init,
         args=Seq2SeqTrainingArguments(
             output_dir=str(output),
             predict_with_generate=True,
-            generation_max_length=generation_max_length,
             bf16=torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
             report_to=[],
             disable_tqdm=True,
@@ -142,7 +147,7 @@ def make_trainer(
         ),
         train_dataset=splits["train"],
         eval_dataset=splits["validation"],
-        data_collator=Collator(processor, first),
+        data_collator=Collator(processor),
         compute_metrics=word_error_rate(processor),
         processing_class=processor,
     )
