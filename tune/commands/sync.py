@@ -18,7 +18,7 @@ def sync_parser() -> argparse.ArgumentParser:
         prog="tune-whisper sync",
         description="Send results to those stores of an experiment (MLflow and others) that could not be reached while "
         "it ran.",
-        epilog="--resume does the same.",
+        epilog="An experiment that goes on (--resume) does the same.",
     )
     parser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment")
     add_storage(parser)
