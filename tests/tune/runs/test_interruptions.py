@@ -87,6 +87,7 @@ def test_interrupted_by_ctrl_c_and_no_secret_told(tmp_path: Path, capfd: pytest.
         assert "error: experiment 'x': is being run by process " in capfd.readouterr().err
         search.wait_for(lambda: far_from_a_rung(experiment))
         saved = state(experiment)["001"]["last_checkpoint"]  # what a kill would leave
+        time.sleep(2)  # a step at least that is not in it
         search.process.send_signal(signal.SIGINT)
         assert search.end() == 130, search.log
         assert "interrupted before all 2 trials had ended" in search.log
