@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tables import markdown
+
 FILES = 50_000
 WORDS = ("the", "of", "seventeen", "houses", "were", "blue", "morning", "without", "where", "she")
 
@@ -139,9 +141,8 @@ def main() -> None:
             done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
             rows.append({"clips": clips, **json.loads(done.stdout.splitlines()[-1])})
             print(json.dumps(rows[-1]), flush=True)
-    print(f"| {' | '.join(rows[0])} |\n|{' ---: |' * len(rows[0])}")
-    for row in rows:
-        print("|", *(f"{value:,.0f} |" if value >= 100 else f"{value:.1f} |" for value in row.values()))
+    shown = [{name: f"{value:,.{0 if value >= 100 else 1}f}" for name, value in row.items()} for row in rows]
+    print(markdown(shown))
 
 
 if __name__ == "__main__":

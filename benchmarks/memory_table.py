@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import shapes
 import torch
+from tables import markdown
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import WhisperForConditionalGeneration
 
@@ -28,7 +30,6 @@ from trainer.training.loss import Projection, is_large, projected_cross_entropy,
 
 METHODS = ("full", "decoder", "lora")
 OPTIMIZERS = ("adamw", "adamw_8bit", "adafactor")
-PARTS = ("weights", "gradients", *OPTIMIZERS, "activations")
 
 
 def memory_of(size: str, method: str, clips: int, tokens: int) -> dict[str, int]:
@@ -40,19 +41,11 @@ def memory_of(size: str, method: str, clips: int, tokens: int) -> dict[str, int]
     weights = 4 * sum(weight.numel() for weight in model.parameters())
     trained = 4 * sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     kept = {name: optimizer_bytes(name, model) for name in OPTIMIZERS}
-    with FakeTensorMode():
-        put_fake_weights(model)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        # Of a CPU, whose operations take bfloat16; PEFT adds adapters to meta tensors, but to no fake ones.
+        model.to_empty(device="cpu").tie_weights()
         activations = kept_for_backward(model, clips, tokens)
     return {"weights": weights, "gradients": trained, **kept, "activations": activations}
-
-
-def put_fake_weights(model: WhisperForConditionalGeneration) -> None:
-    """Give each weight the place of one on a CPU, whose operations take bfloat16; PEFT cannot add adapters to those."""
-    made: dict[int, torch.nn.Parameter] = {}
-    for module in model.modules():
-        for name, weight in module.named_parameters(recurse=False):
-            fake = torch.nn.Parameter(torch.empty(weight.shape, device="cpu"), weight.requires_grad)
-            setattr(module, name, made.setdefault(id(weight), fake))
 
 
 def kept_for_backward(model: WhisperForConditionalGeneration, clips: int, tokens: int) -> int:
@@ -105,14 +98,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100, help="of each text")
     asked = parser.parse_args()
     print(f"GB; activations of {asked.clips} clips of 30 s and {asked.tokens} tokens in bf16\n")
-    print("| size | method | " + " | ".join((*PARTS, "in all with AdamW")) + " |")
-    print("| --- | --- |" + " ---: |" * (len(PARTS) + 1))
-    for size in shapes.SHAPES:
-        for method in METHODS:
-            found = memory_of(size, method, asked.clips, asked.tokens)
-            whole = sum(found[part] for part in ("weights", "gradients", "adamw", "activations"))
-            cells = [f"{value / 1e9:.2f}" for value in (*found.values(), whole)]
-            print(f"| {size} | {method} | " + " | ".join(cells) + " |", flush=True)
+    rows = []
+    for size, method in itertools.product(shapes.SHAPES, METHODS):
+        found = memory_of(size, method, asked.clips, asked.tokens)
+        whole = sum(found[part] for part in ("weights", "gradients", "adamw", "activations"))
+        gigabytes = {
+            part: f"{taken / 1e9:.2f}" for part, taken in {**found, "in all with AdamW": whole}.items()
+        }
+        rows.append({"size": size, "method": method, **gigabytes})
+    print(markdown(rows))
 
 
 if __name__ == "__main__":

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import few_speakers
+import pandas as pd
+from tables import markdown
 
 import tune_whisper
 
@@ -46,18 +47,17 @@ def search(space: str, data: Path, seed: int, asked: argparse.Namespace) -> Row:
     }
 
 
-def describe(rows: list[Row], spaces: list[str]) -> str:
+def describe(rows: list[Row]) -> str:
     """A table by space."""
-    lines = ["| space | WER on test, mean (each seed) | validation | samples | minutes |", "|" + " --- |" * 5]
-    for space in spaces:
-        mine = [row for row in rows if row["space"] == space]
-        cells = []
-        for split in ("test", "validation"):
-            rates = [row[split] for row in mine]
-            cells.append(f"{statistics.mean(rates):.2f} ({', '.join(f'{rate:.2f}' for rate in rates)})")
-        samples, seconds = (statistics.mean(row[name] for row in mine) for name in ("samples", "seconds"))
-        lines.append(f"| `{space}` | {' | '.join(cells)} | {samples:,.0f} | {seconds / 60:.1f} |")
-    return "\n".join(lines)
+    shown = []
+    for space, mine in pd.DataFrame(rows).groupby("space", sort=False):
+        row = {"space": f"`{space}`"}
+        for heading, rates in (("WER on test, mean (each seed)", mine.test), ("validation", mine.validation)):
+            row[heading] = f"{rates.mean():.2f} ({', '.join(f'{rate:.2f}' for rate in rates)})"
+        shown.append(
+            row | {"samples": f"{mine.samples.mean():,.0f}", "minutes": f"{mine.seconds.mean() / 60:.1f}"}
+        )
+    return markdown(shown)
 
 
 def main() -> None:
@@ -85,7 +85,7 @@ def main() -> None:
         for space in asked.spaces:
             found.append(search(space, data.absolute(), seed, asked))
             print(json.dumps(found[-1]), flush=True)
-    print(describe(found, asked.spaces) if found else asked.folder)
+    print(describe(found) if found else asked.folder)
 
 
 if __name__ == "__main__":

@@ -366,27 +366,32 @@ def quiet() -> None:
 
 def table(searches: list[Search]) -> str:
     """Markdown: a row for each case, number of trials at a time and method."""
-    columns = ["case", "at a time", "method", "samples until near", "never", "ratio"]
-    columns += [*(f"above after {after}" for after in AFTER), "test WER"]
     rows = []
     for (case, slots), group in pd.DataFrame(searches).groupby(["case", "slots"], sort=False):
         own = group.needed[group.method == "ours"].to_numpy()
         for method, found in group.groupby("method", sort=False):
             low, middle, high = np.percentile(found.needed, [25, 50, 75])
-            ratio = ratio_to(found.needed.to_numpy(), own) if len(own) and method != "ours" else ""
-            above = np.nanmean(found.above.tolist(), axis=0)
+            above = zip(AFTER, np.nanmean(found.above.tolist(), axis=0), strict=True)
             tests = found.test.dropna().astype(float)
-            test = f"{tests.mean():.2f} ± {tests.sem():.2f}" if len(tests) > 1 else ""
-            wait = f"{middle:.1f} ({low:.1f} to {high:.1f})"
-            row = [case, slots, method, wait, sum(~found.reached), ratio]
-            rows.append([*row, *(f"{value:.2f}" for value in above), test])
+            rows.append(
+                {
+                    "case": case,
+                    "at a time": slots,
+                    "method": method,
+                    "samples until near": f"{middle:.1f} ({low:.1f} to {high:.1f})",
+                    "never": sum(~found.reached),
+                    "ratio": ratio_to(found.needed.to_numpy(), own) if len(own) and method != "ours" else "",
+                    **{f"above after {after}": f"{value:.2f}" for after, value in above},
+                    "test WER": f"{tests.mean():.2f} ± {tests.sem():.2f}" if len(tests) > 1 else "",
+                }
+            )
     text = f"""\
 Medians (quartiles) over seeds. Samples in full trials, {CAP} in a search; a search that never came near the
 best counts as {CAP}. `ratio`: of the medians, the method's to ours, with its 95 % bootstrap interval over
 the seeds. `above`: mean WER points above the best, of the best so far after so many full trials.
 
 """
-    return text + markdown(columns, rows) + "\n"
+    return text + markdown(rows) + "\n"
 
 
 def ratio_to(theirs: np.ndarray, ours: np.ndarray) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
-def markdown(columns: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """A table; numbers are formatted by the caller."""
-    lines = [columns, ["---"] * len(columns), *rows]
+def markdown(rows: Sequence[Mapping[str, object]]) -> str:
+    """A table with a line for each row, below the names that the first one has."""
+    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(row.values() for row in rows)]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
