@@ -86,6 +86,13 @@ def test_without_a_comparison_the_best_is_told_to_be_lucky(text: str, tmp_path: 
     ]
 
 
+def test_a_verdict_holds_until_another_trial_ends(tmp_path: Path) -> None:
+    outcome = search_outcome(tmp_path)
+    assert any(line.startswith("winner ") for line in printed(outcome))
+    ended = TrialEnded(trial_id="005", status="completed", samples_seen=300, epoch=3.0)
+    assert not any(line.startswith("winner ") for line in printed(outcome, ended))
+
+
 def test_one_lucky_seed_below_the_base_model_is_no_gain(tmp_path: Path) -> None:
     """Its mean is 10.2 %, its lowest 10.0 %."""
     assert "\ngain " in "\n".join(printed(search_outcome(tmp_path / "above", baseline=10.3)))
