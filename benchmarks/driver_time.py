@@ -12,6 +12,7 @@ trial, between the first trial's start and the last one's end, and its memory.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import pty
@@ -19,18 +20,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-PATHS = [str(ROOT / name) for name in (".", "benchmarks")]
-sys.path[:0] = PATHS
-
-import psutil  # noqa: E402
-import ray.tune  # noqa: E402
-from peers.ray_plain import lr_batch  # noqa: E402
-from ray.tune.schedulers import ASHAScheduler  # noqa: E402
-from ray.tune.search.optuna import OptunaSearch  # noqa: E402
+import psutil
+import ray.tune
+from peers.ray_plain import lr_batch
+from ray.tune.schedulers import ASHAScheduler
+from ray.tune.search.optuna import OptunaSearch
 
 CLIPS, EPOCHS = 32, 32
 TERMINAL = {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -61,6 +59,15 @@ class Meter(ray.tune.Callback):
         self.rows.append({"wall": time.time(), "CPU": used.user + used.system, "MB": memory})
 
 
+def evaluations(config: Mapping[str, Any], rungs: tuple[int, ...]) -> Iterator[Row]:
+    """What a training with these settings comes to."""
+    from curves.made_up import draw_curves
+
+    curve = draw_curves("noisy", 3, rungs[-1], 1e-3)
+    for rung in rungs:
+        yield {**curve(config, rung, 0), "samples_seen": rung}
+
+
 def drive_bare(trials: int, meter: Meter) -> None:
     """Bare Ray Tune in this process."""
     from tune.search.scheduler import rung_grid
@@ -70,11 +77,8 @@ def drive_bare(trials: int, meter: Meter) -> None:
     rungs = rung_grid(CLIPS * EPOCHS, settings.reduction_factor, settings.rungs, 64, least=128)
 
     def trial(config: dict[str, Any]) -> None:
-        from curves.made_up import draw_curves
-
-        curve = draw_curves("noisy", 3, rungs[-1], 1e-3)
-        for rung in rungs:
-            ray.tune.report({**curve(config, rung, 0), "samples_seen": rung})
+        for row in evaluations(config, rungs):
+            ray.tune.report(row)
 
     os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
     ray.init("local", log_to_driver=False, include_dashboard=False)
@@ -95,10 +99,10 @@ def drive_bare(trials: int, meter: Meter) -> None:
 
 
 def drive_ours(trials: int, meter: Meter) -> None:
-    """`tune-whisper` in this process, its callback metered."""
-    import synthetic
-
+    """`tune-whisper` in this process, its callback metered; all but the trainings is real, the base model too."""
+    import tune.runs.search
     import tune.runs.trials
+    from tune.cli import main as tune_whisper
     from tune.runs.callback import SearchCallback
 
     class MeteredCallback(SearchCallback):
@@ -113,12 +117,43 @@ def drive_ours(trials: int, meter: Meter) -> None:
             meter.on_trial_complete()
 
     tune.runs.trials.SearchCallback = MeteredCallback  # type: ignore[misc]
+    tune.runs.trials.make_trainable = make_trainable
+    tune.runs.search.measure_held_out = lambda *_: None  # there are no weights
     words = f"--space lr_batch --trials {trials} --experiment ours --epochs {EPOCHS} --finalists 0"
     words += " --max-concurrent 1 --cpus-per-trial 1"
     for setting in (f"max_train_clips={CLIPS}", "max_eval_clips=2", "generation_max_length=8"):
         words += f" --set {setting}"
-    if code := synthetic.main("noisy", words.split()):
+    if code := tune_whisper(words.split()):
         sys.exit(code)
+
+
+def make_trainable(inputs: Any, channel: Any, resources: Any, files: Any) -> Any:
+    """What takes the place of `tune.workers.trainable.make_trainable`: curves, and checkpoints without weights."""
+    from tune.cluster.progress_channel import Driver
+    from tune.search.scheduler import TRIAL_ID
+    from tune.workers.checkpoint_store import TrialCheckpointStore
+
+    def trial(sampled: dict[str, Any]) -> None:
+        settings = dict(sampled)
+        driver = Driver(channel, settings.pop(TRIAL_ID))
+        store = TrialCheckpointStore(files, driver, driver.start().folder, driver.report)
+        config = inputs.config.replace(**settings)
+        rungs = config.evaluate_at
+        for row in evaluations(settings, rungs):
+            seen = int(row["samples_seen"])
+            row |= {"cer": row["wer"] / 3, "epoch": seen / rungs[-1], "finished": float(seen == rungs[-1])}
+            row["step"] = seen // config.effective_batch_size
+            decision = store.decide(row)
+            ray.tune.report(row)
+            if decision.keep is not None:
+                written = store.begin(seen, row["step"])
+                written.mkdir(parents=True)
+                (written / "config.json").write_text("{}")
+                store.complete(written, store.hand_over(written), row, decision.keep)
+            if not decision.goes_on:
+                return
+
+    return ray.tune.with_resources(trial, resources.request())
 
 
 KINDS = {"bare": drive_bare, "ours": drive_ours}
@@ -128,27 +163,25 @@ def measure(kind: str, trials: int, folder: Path) -> list[Row]:
     """One search in a process of its own."""
     for name in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI"):
         os.environ.pop(name, None)
-    ours, theirs = pty.openpty()
+    shown, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, __file__, "--drive", kind, "--trials", str(trials)],
         cwd=folder,
-        env={**os.environ, **TERMINAL, "PYTHONPATH": os.pathsep.join(PATHS)},
+        env={**os.environ, **TERMINAL},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
     )
     os.close(theirs)
-    shown = b""
-    try:
-        while text := os.read(ours, 65536):
-            shown = (shown + text)[-8000:]
-    except OSError:  # how Linux tells that nobody writes to it any more
-        pass
+    tail = b""
+    with contextlib.suppress(OSError):  # how Linux tells that nobody writes to it any more
+        while text := os.read(shown, 65536):
+            tail = (tail + text)[-8000:]
     if process.wait():
-        raise SystemExit(f"{kind} failed:\n{shown.decode(errors='replace')}")
+        raise SystemExit(f"{kind} failed:\n{tail.decode(errors='replace')}")
     rows: list[Row] = json.loads((folder / "rows.json").read_text())
     if len(rows) != trials + 1:
-        raise SystemExit(f"{kind}: {len(rows) - 1} of {trials} trials\n{shown.decode(errors='replace')}")
+        raise SystemExit(f"{kind}: {len(rows) - 1} of {trials} trials\n{tail.decode(errors='replace')}")
     return rows
 
 
