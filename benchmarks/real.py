@@ -12,27 +12,26 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import itertools
 import json
 import os
 import platform
 import statistics
-import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import real_data
+from tables import markdown
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+from trainer.config import TrainConfig
+
 os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
-import real_data  # noqa: E402
-
-from trainer.config import TrainConfig  # noqa: E402
-
+ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).with_name("real_results.jsonl")
 LANGUAGES = {"german": "de", "short": "de", "telephone": "de", "cherokee": "haw"}
 EPOCHS = {"german": 3, "short": 3, "telephone": 3, "cherokee": 4}
@@ -84,14 +83,14 @@ def main() -> None:
     arguments = parser.parse_args()
     tables = make_tables(arguments)
     began = time.monotonic()
+    known = read_results()
     wanted = dict.fromkeys(run for part in arguments.parts for run in PARTS[part] if run.data in tables)
-    for number, run in enumerate(wanted, 1):
-        if run in read_results():
-            continue
+    left = [run for run in wanted if run not in known]
+    for number, run in enumerate(left):
         if time.monotonic() - began > 60 * arguments.minutes:
-            print(f"{number - 1} of {len(wanted)} trainings are there; the time is over")
+            print(f"{len(left) - number} of {len(wanted)} trainings are left; the time is over")
             break
-        print(f"{datetime.datetime.now():%H:%M:%S} {number}/{len(wanted)} {run}", flush=True)
+        print(f"{datetime.datetime.now():%H:%M:%S} {number + 1}/{len(left)} {run}", flush=True)
         result = measure(run, base_config(run, arguments.model, tables[run.data], arguments.work))
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"run": dataclasses.asdict(run), **result}, ensure_ascii=False) + "\n")
@@ -186,9 +185,7 @@ def rates(config: TrainConfig, data: Any, *, as_in_training: bool = False) -> di
         firsts = [(text.split()[:1], other.split()[:1]) for text, other in zip(texts, written, strict=True)]
         assert one.utterances is not None
         found[split] = {
-            "wer": one.rates["wer"],
-            "cer": one.rates["cer"],
-            "loss": one.rates["loss"],
+            **{name: one.rates[name] for name in ("wer", "cer", "loss")},
             "seconds": one.seconds,
             "tokens": sum(one.tokens),
             "wrong_first_words": sum(text != other for text, other in firsts),
@@ -200,18 +197,15 @@ def rates(config: TrainConfig, data: Any, *, as_in_training: bool = False) -> di
 
 def timestamps(config: TrainConfig, data: Any) -> dict[str, Any]:
     """Segments of a minute of joined test clips, and how many of them have both times."""
-    import soundfile
-    import soxr
     import torch
     from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
-    parts, seconds = [], 0.0
-    for clip in range(len(data.splits["test"])):
-        samples, rate = soundfile.read(
-            Path(config.data).parent / data.splits["test"].name(clip), dtype="float32"
-        )
-        parts.append(soxr.resample(samples, rate, real_data.RATE))
-        seconds += len(samples) / rate
+    from trainer.data.audio import read_audio
+
+    split, parts, seconds = data.splits["test"], [], 0.0
+    for clip in range(len(split)):
+        parts.append(read_audio(Path(config.data).parent / split.name(clip)))
+        seconds += split.seconds(clip)
         if seconds >= 60:
             break
     processor = WhisperProcessor.from_pretrained(config.model)
@@ -270,75 +264,61 @@ def read_results() -> dict[Run, dict[str, Any]]:
 
 
 def print_tables(results: dict[Run, dict[str, Any]]) -> None:
-    """Markdown: the base models, labels with and without the first space, windows, rates."""
-    print(
-        "\n| data | rate | window | seed | space | times | samples | s a sample | validation WER, CER | test WER, CER ",
-        end="",
-    )
-    print("| wrong first words | segments with both times |\n|" + " --- |" * 12)
-    for run, row in sorted(
-        results.items(), key=lambda item: (item[0].data, item[0].rate or 0, *_rest(item[0]))
-    ):
-        both = [row["validation"], row["test"]]
-        cells = [
-            run.data,
-            f"{run.rate:g}" if run.rate else "before fine-tuning",
-            window_name(run) if run.rate or run.window else "",
-            str(run.seed) if run.rate else "",
-            ("yes" if run.leading_space else "no") if run.rate else "",
-            f"{run.timestamp_share:g}" if run.rate else "",
-            f"{row.get('samples', 0):.0f}",
-            f"{row['seconds_a_sample']:.2f}" if "seconds_a_sample" in row else "",
-            *(f"{part['wer']:.2f}, {part['cer']:.2f}" for part in both),
-            str(sum(part["wrong_first_words"] for part in both)),
-            f"{found['with_both_times']} of {found['segments']}" if (found := row.get("timestamps")) else "",
-        ]
-        print("| " + " | ".join(cells) + " |")
-    print()
-    for line in _pair_lines(results):
-        print(line)
+    """Markdown: every training; then what the first space and the window come to."""
+    rows = []
+    for run in sorted(results, key=lambda run: (run.data, run.rate or 0, str(run))):
+        row, trained = results[run], run.rate is not None
+        both, times = [row["validation"], row["test"]], row.get("timestamps", "")
+        known, tested = (f"{part['wer']:.2f}, {part['cer']:.2f}" for part in both)
+        rows.append(
+            {
+                "data": run.data,
+                "rate": f"{run.rate:g}" if trained else "before fine-tuning",
+                "window": f"{run.window:g}" if run.window else "auto" if trained else "",
+                "seed": run.seed if trained else "",
+                "space": ("yes" if run.leading_space else "no") if trained else "",
+                "times": f"{run.timestamp_share:g}" if trained else "",
+                "samples": f"{row.get('samples', 0):.0f}",
+                "s a sample": f"{row['seconds_a_sample']:.2f}" if trained else "",
+                "validation WER, CER": known,
+                "test WER, CER": tested,
+                "wrong first words": sum(part["wrong_first_words"] for part in both),
+                "segments with both times": times and f"{times['with_both_times']} of {times['segments']}",
+            }
+        )
+    print(f"\n{markdown(rows)}\n", *comparisons(results), sep="\n")
 
 
-def window_name(run: Run) -> str:
-    """Seconds of its window, or `auto`."""
-    return "auto" if run.window is None else f"{run.window:g}"
-
-
-def _rest(run: Run) -> tuple[str, int, bool, float]:
-    return window_name(run), run.seed, run.leading_space, run.timestamp_share
+def comparisons(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
+    """What the first space and the window come to, each seed with it beside the same seed without it."""
+    changes: dict[str, dict[str, Any]] = {"labels": {"leading_space": False}, "windows": {"window": WHOLE}}
+    for (part, change), data in itertools.product(changes.items(), ("german", "cherokee")):
+        pairs = [(run, dataclasses.replace(run, **change)) for run in PARTS[part] if run.data == data]
+        known = [(results[a], results[b]) for a, b in pairs if a != b and a in results and b in results]
+        if not known:
+            continue
+        usual, changed = (
+            np.array([_both_splits(row) for row in rows]).T for rows in zip(*known, strict=True)
+        )
+        for name, ours, other in zip(("WER %", "wrong first words %"), usual, changed, strict=True):
+            yield (
+                f"{data}, {len(known)} seeds, {name}: usual {_spread(ours)}, {change} {_spread(other)}, "
+                f"difference {_spread(ours - other)}"
+            )
+        ratio = statistics.median(a["seconds_a_sample"] / b["seconds_a_sample"] for a, b in known)
+        yield f"time of a step, usual / {change}: {ratio:.2f}"
 
 
 def _both_splits(row: dict[str, Any]) -> tuple[float, float]:
     """WER of validation and test clips together, and wrong first words in percent of the clips."""
     parts = [row["validation"], row["test"]]
-    words, clips = sum(sum(part["words"]) for part in parts), sum(len(part["words"]) for part in parts)
-    errors = sum(sum(part["errors"]) for part in parts)
-    return 100 * errors / words, 100 * sum(part["wrong_first_words"] for part in parts) / clips
+    errors, words = (np.concatenate([part[name] for part in parts]) for name in ("errors", "words"))
+    wrong = sum(part["wrong_first_words"] for part in parts)
+    return 100 * errors.sum() / words.sum(), 100 * wrong / len(words)
 
 
-def _pair_lines(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
-    """What the first space and the window come to, each seed with it beside the same seed without it."""
-    for part, change in (("labels", {"leading_space": False}), ("windows", {"window": WHOLE})):
-        for data in ("german", "cherokee"):
-            runs = {run for run in PARTS[part] if run.data == data}
-            pairs = [(run, dataclasses.replace(run, **change)) for run in runs]
-            known = [(results[a], results[b]) for a, b in pairs if a != b and a in results and b in results]
-            for name, column in (("WER %", 0), ("wrong first words %", 1)) if known else ():
-                with_it, without = (
-                    [_both_splits(row)[column] for row in rows] for rows in zip(*known, strict=True)
-                )
-                yield (
-                    f"{data}, {len(known)} seeds, {name}: usual {_spread(with_it)}, {change} {_spread(without)}, "
-                    f"difference {_spread(a - b for a, b in zip(with_it, without, strict=True))}"
-                )
-            if known:
-                ratio = statistics.median(a["seconds_a_sample"] / b["seconds_a_sample"] for a, b in known)
-                yield f"time of a step, usual / {change}: {ratio:.2f}"
-
-
-def _spread(values: Iterable[float]) -> str:
-    every = list(values)
-    return f"{statistics.fmean(every):.2f} ({min(every):.2f} to {max(every):.2f})"
+def _spread(values: np.ndarray) -> str:
+    return f"{values.mean():.2f} ({values.min():.2f} to {values.max():.2f})"
 
 
 if __name__ == "__main__":

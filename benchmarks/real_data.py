@@ -8,16 +8,18 @@ nothing of them is part of this repository.
 
 from __future__ import annotations
 
-import csv
 import io
 import subprocess
 import unicodedata
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import scipy.signal
 import soundfile
 import soxr
+
+from trainer.files import write_whole
 
 RATE = 16_000
 CHEROKEE_COMMIT = "9b8a9dc5b297c91df4407486ecefe1fb37ef5480"
@@ -106,10 +108,10 @@ def _is_clip(name: str) -> bool:
 
 def _german(source: Path) -> list[Row]:
     """Name in `source`, text and split of each clip."""
-    with (source / "metadata.csv").open(encoding="utf-8", newline="") as file:
-        texts = {row["file_name"]: row["sentence"] for row in csv.DictReader(file) if row["language"] == "de"}
-    with GERMAN_SPLIT.open(encoding="utf-8", newline="") as file:
-        return [(row["file_name"], texts[row["file_name"]], row["split"]) for row in csv.DictReader(file)]
+    clips = pd.read_csv(source / "metadata.csv", dtype=str, keep_default_na=False)
+    texts = clips[clips.language == "de"].set_index("file_name").sentence
+    splits = pd.read_csv(GERMAN_SPLIT)
+    return list(zip(splits.file_name, texts[splits.file_name], splits.split, strict=True))
 
 
 def _git(repository: Path, *words: str) -> bytes:
@@ -118,9 +120,5 @@ def _git(repository: Path, *words: str) -> bytes:
 
 def _write(table: Path, rows: list[Row]) -> None:
     table.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = table.with_suffix(".unfinished")
-    with unfinished.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("audio", "text", "split"))
-        writer.writerows(rows)
-    unfinished.replace(table)
+    text = pd.DataFrame(rows, columns=["audio", "text", "split"]).to_csv(index=False, lineterminator="\r\n")
+    write_whole(table, text)

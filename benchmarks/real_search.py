@@ -21,13 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import real
+from tables import markdown
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
-
-import real  # noqa: E402
-
-from trainer.scoring.intervals import compare  # noqa: E402
+from trainer.scoring.intervals import compare
 
 RESULTS = Path(__file__).with_name("real_searches.jsonl")
 TRIALS = 8
@@ -100,7 +97,7 @@ def search(data: str, seed: int, model: Path, table: Path, work: Path) -> dict[s
 def run(*words: str) -> None:
     """A command of tune-whisper, shown as it runs."""
     print(f"$ tune-whisper {shlex.join(words)}", flush=True)
-    subprocess.run([sys.executable, "-m", "tune", *words], check=True, cwd=ROOT)
+    subprocess.run([sys.executable, "-m", "tune", *words], check=True, cwd=real.ROOT)
 
 
 def read_results() -> dict[tuple[str, int], dict[str, Any]]:
@@ -113,20 +110,26 @@ def read_results() -> dict[tuple[str, int], dict[str, Any]]:
 
 def print_table(results: dict[tuple[str, int], dict[str, Any]]) -> None:
     """Markdown: WER and CER on the test clips, and the mean of the seeds beside the base model, paired by clip."""
-    print(
-        "| data | seed | WER, CER before fine-tuning | exported WER, CER | settings | minutes |\n|"
-        + " --- |" * 6
-    )
+    rows: list[dict[str, object]] = []
     for (data, seed), row in results.items():
-        before, after = (row[which]["test"] for which in ("untouched", "exported"))
-        settings = ", ".join(
-            f"{value:.3g}" if isinstance(value, float) else str(value)
-            for value in row["best"]["config"].values()
+        rates = [
+            f"{part['wer']:.2f}, {part['cer']:.2f}"
+            for part in (row["untouched"]["test"], row["exported"]["test"])
+        ]
+        settings = row["best"]["config"].values()
+        rows.append(
+            {
+                "data": data,
+                "seed": seed,
+                "WER, CER before fine-tuning": rates[0],
+                "exported WER, CER": rates[1],
+                "settings": ", ".join(
+                    f"{value:.3g}" if isinstance(value, float) else str(value) for value in settings
+                ),
+                "minutes": f"{row['seconds'] / 60:.0f}",
+            }
         )
-        print(
-            f"| {data} | {seed} | {before['wer']:.2f}, {before['cer']:.2f} | {after['wer']:.2f}, {after['cer']:.2f} "
-            f"| {settings} | {row['seconds'] / 60:.0f} |"
-        )
+    print(markdown(rows))
     for data in dict.fromkeys(data for data, _ in results):
         rows = [row for (which, _), row in results.items() if which == data]
         before = rows[0]["untouched"]["test"]
