@@ -18,6 +18,8 @@ import make_demo  # noqa: E402
 import speech  # noqa: E402
 from speech import LINE, Speaker  # noqa: E402
 
+from trainer.files import whole_folder  # noqa: E402
+
 SPEAKERS = {
     "train": (
         Speaker("moira", "en-gb-scotland", "f2", 170, 55, "pink", (26, 34)),
@@ -61,23 +63,21 @@ def make(folder: Path, *, clips: int, seed: int, speakers: int, snr: tuple[float
     rng = np.random.default_rng(seed)
     babble = speech.make_babble(rng)
     spoken = round(clips * _SPARE)
-    unique: dict[str, None] = {}
-    while len(unique) < spoken * len(SPEAKERS):
-        unique[_sentence(rng)] = None
-    texts = [str(text) for text in rng.permutation(list(unique))]
-    unfinished = folder.with_name(f"{folder.name}.unfinished")
-    for number, (split, people) in enumerate(SPEAKERS.items()):
-        mine = texts[number * spoken : (number + 1) * spoken]
-        chosen = people[:speakers] if split == "train" else people
-        if snr is not None and split != "train":
-            chosen = tuple(dataclasses.replace(speaker, snr=snr) for speaker in chosen)
-        who = [chosen[index % len(chosen)] for index in range(spoken)]
-        rows = make_demo.make_rows(f"{split} clips", seed + 1 + number, mine, who, babble)
-        whole = [row for row in rows if row.seconds < speech.MAX_SECONDS]
-        if len(whole) < clips:
-            raise ValueError(f"{split}: only {len(whole)} of {spoken} clips are short enough for the window")
-        make_demo.write_parquet(whole[:clips], unfinished / f"{split}.parquet")
-    unfinished.rename(folder)
+    texts = speech.different_sentences(rng, spoken * len(SPEAKERS), _sentence)
+    with whole_folder(folder) as unfinished:
+        for number, (split, people) in enumerate(SPEAKERS.items()):
+            mine = texts[number * spoken : (number + 1) * spoken]
+            chosen = people[:speakers] if split == "train" else people
+            if snr is not None and split != "train":
+                chosen = tuple(dataclasses.replace(speaker, snr=snr) for speaker in chosen)
+            who = [chosen[index % len(chosen)] for index in range(spoken)]
+            rows = make_demo.make_rows(f"{split} clips", seed + 1 + number, mine, who, babble)
+            whole = [row for row in rows if row.seconds < speech.MAX_SECONDS]
+            if len(whole) < clips:
+                raise ValueError(
+                    f"{split}: only {len(whole)} of {spoken} clips are short enough for the window"
+                )
+            make_demo.write_parquet(whole[:clips], unfinished / f"{split}.parquet")
     return folder
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -79,17 +80,10 @@ def make_target_rows(seed: int) -> dict[str, list[Row]]:
     rng = np.random.default_rng(seed)
     babble = speech.make_babble(rng)
     count = sum(SPLITS.values())
-    unique: dict[str, None] = {}
-    while len(unique) < count:
-        unique[speech.sentence(rng)] = None
-    texts = [str(text) for text in rng.permutation(list(unique))]
+    texts = speech.different_sentences(rng, count)
     people = [speech.TARGET_SPEAKERS[index % len(speech.TARGET_SPEAKERS)] for index in range(count)]
-    rows = make_rows("target clips", seed, texts, people, babble)
-    splits, start = {}, 0
-    for name, size in SPLITS.items():
-        splits[name] = rows[start : start + size]
-        start += size
-    return splits
+    rows = iter(make_rows("target clips", seed, texts, people, babble))
+    return {name: list(itertools.islice(rows, size)) for name, size in SPLITS.items()}
 
 
 def write_parquet(rows: list[Row], path: Path) -> None:
@@ -97,13 +91,6 @@ def write_parquet(rows: list[Row], path: Path) -> None:
 
     Through pyarrow with the features' schema: datasets itself asks for torchcodec before it takes even bytes.
     """
-    columns = {
-        "audio": [{"bytes": row.audio, "path": f"{path.stem}_{n:04d}.ogg"} for n, row in enumerate(rows)],
-        "text": [row.text for row in rows],
-        "speaker": [row.speaker.name for row in rows],
-        "accent": [row.speaker.accent for row in rows],
-        "seconds": [row.seconds for row in rows],
-    }
     features = Features(
         audio=Audio(sampling_rate=speech.SAMPLE_RATE),
         text=Value("string"),
@@ -111,8 +98,18 @@ def write_parquet(rows: list[Row], path: Path) -> None:
         accent=Value("string"),
         seconds=Value("float32"),
     )
+    values = [
+        {
+            "audio": {"bytes": row.audio, "path": f"{path.stem}_{number:04d}.ogg"},
+            "text": row.text,
+            "speaker": row.speaker.name,
+            "accent": row.speaker.accent,
+            "seconds": row.seconds,
+        }
+        for number, row in enumerate(rows)
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(pyarrow.table(columns, schema=features.arrow_schema), path)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(values, features.arrow_schema), path)
 
 
 def extract(processor: WhisperProcessor, rows: list[Row]) -> torch.Tensor:
@@ -174,8 +171,18 @@ def pretrain(model: WhisperForConditionalGeneration, processor: WhisperProcessor
         bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
 
 
-def build(output: Path) -> None:
-    """Make the model and the data under *output* and print what was measured."""
+def main() -> None:
+    """Make the model and the data and print what was measured."""
+    parser = argparse.ArgumentParser(
+        prog="python tools/demo/make_demo.py", description="Make the demo's model and data."
+    )
+    parser.add_argument("--output", type=Path, default=DEMO, help="where model/ and data/ go")
+    output = parser.parse_args().output
+    speech.check_espeak()
+    # Whisper's generate() warns of arguments that it passes to itself; nothing here can change that.
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.set_num_threads(2)
     started = time.monotonic()
     processor = folder.build_processor(SEED)
     model = folder.build_model(processor, SEED)
@@ -191,21 +198,6 @@ def build(output: Path) -> None:
     for name in ("validation", "test"):
         print(f"base WER on target {name}: {word_error_rate(model, processor, splits[name]):.1f}")
     print(f"built in {(time.monotonic() - started) / 60:.1f} minutes")
-
-
-def main() -> None:
-    """Read the command line and build."""
-    parser = argparse.ArgumentParser(
-        prog="python tools/demo/make_demo.py", description="Make the demo's model and data."
-    )
-    parser.add_argument("--output", type=Path, default=DEMO, help="where model/ and data/ go")
-    options = parser.parse_args()
-    speech.check_espeak()
-    # Whisper's generate() warns of arguments that it passes to itself; nothing here can change that.
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    torch.set_num_threads(2)
-    build(options.output)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,22 +19,21 @@ SAMPLE_RATE = 16_000
 MAX_SECONDS = 4.0
 
 # No two of the words sound alike (no "to" beside "two", no "read" beside "red"): a label can be told by ear.
-NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-ROOMS = ("kitchen", "bedroom", "garage", "garden", "bathroom")
-DEVICES = ("light", "fan", "heater", "radio", "window", "door", "camera")
-COLOURS = ("red", "green", "blue", "yellow")
-PEOPLE = ("mother", "brother", "doctor")
-DAYS = ("today", "tomorrow", "monday")
+SLOTS = {
+    "number": ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
+    "room": ("kitchen", "bedroom", "garage", "garden", "bathroom"),
+    "device": ("light", "fan", "heater", "radio", "window", "door", "camera"),
+    "colour": ("red", "green", "blue", "yellow"),
+    "person": ("mother", "brother", "doctor"),
+    "day": ("today", "tomorrow", "monday"),
+}
 OTHERS = (
     "turn", "on", "off", "the", "open", "close", "stop", "play", "wait", "call", "my", "show", "make",
     "minutes", "songs", "weather", "messages", "louder",
 )  # fmt: skip
-WORDS = (*NUMBERS, *ROOMS, *DEVICES, *COLOURS, *PEOPLE, *DAYS, *OTHERS)
+WORDS = (*itertools.chain(*SLOTS.values()), *OTHERS)
 
-# Templates of the small grammar: each slot is filled from the list of that name.
-SLOTS = {
-    "number": NUMBERS, "room": ROOMS, "device": DEVICES, "colour": COLOURS, "person": PEOPLE, "day": DAYS,
-}  # fmt: skip
+# A small grammar: each slot is filled from the list of that name.
 TEMPLATES = (
     "turn on the {room} {device}",
     "turn off the {room} {device}",
@@ -67,11 +68,6 @@ class Speaker:
     snr: tuple[float, float] = (99.0, 99.0)
     band: tuple[float, float] | None = None
 
-    @property
-    def voice(self) -> str:
-        """The voice as espeak-ng's ``-v`` takes it."""
-        return f"{self.accent}+{self.variant}" if self.variant else self.accent
-
 
 # The base model hears plain American and British voices, without noise.
 BASE_ACCENTS = ("en-us", "en-gb")
@@ -98,16 +94,26 @@ def check_espeak() -> None:
         raise SystemExit("error: espeak-ng is not installed (Debian and Ubuntu: apt-get install espeak-ng)")
 
 
-def sentence(rng: np.random.Generator, free: float = 0.5) -> str:
-    """Draw one sentence: with probability *free* one to five words at random, else one from the grammar.
+def sentence(rng: np.random.Generator) -> str:
+    """Draw one sentence: one to five words at random, or as often one from the grammar.
 
     The random ones keep the decoder from guessing words out of the grammar instead of listening.
     """
-    if rng.random() < free:
+    if rng.random() < 0.5:
         count = int(rng.choice([1, 2, 3, 4, 5], p=[0.05, 0.15, 0.25, 0.3, 0.25]))
         return " ".join(rng.choice(WORDS, count))
     template = TEMPLATES[int(rng.integers(len(TEMPLATES)))]
     return template.format(**{slot: rng.choice(words) for slot, words in SLOTS.items()})
+
+
+def different_sentences(
+    rng: np.random.Generator, count: int, draw: Callable[[np.random.Generator], str] = sentence
+) -> list[str]:
+    """So many of them, none twice, in any order."""
+    unique: dict[str, None] = {}
+    while len(unique) < count:
+        unique[draw(rng)] = None
+    return [str(text) for text in rng.permutation(list(unique))]
 
 
 def base_speaker(rng: np.random.Generator) -> Speaker:
@@ -119,7 +125,7 @@ def base_speaker(rng: np.random.Generator) -> Speaker:
 
 def say(text: str, speaker: Speaker) -> Wave:
     """Speak *text*: mono, 16 kHz, without the silence around it, at a fixed peak."""
-    manner = ["-v", speaker.voice, "-s", str(speaker.speed), "-p", str(speaker.pitch)]
+    manner = ["-v", f"{speaker.accent}+{speaker.variant}", "-s", str(speaker.speed), "-p", str(speaker.pitch)]
     spoken = subprocess.run(["espeak-ng", *manner, "--stdout", text], check=True, capture_output=True).stdout
     wave, rate = soundfile.read(io.BytesIO(spoken), dtype="float32")
     wave = soxr.resample(wave, rate, SAMPLE_RATE)
@@ -145,10 +151,10 @@ def noise(kind: str, length: int, rng: np.random.Generator, babble: Wave | None)
     return np.fft.irfft(spectrum, length).astype(np.float32)
 
 
-def make_babble(rng: np.random.Generator, seconds: int = 30, voices: int = 12) -> Wave:
-    """Lay *voices* talkers over each other: the words cannot be told, only that people speak."""
-    track = np.zeros(seconds * SAMPLE_RATE, dtype=np.float32)
-    for _ in range(voices):
+def make_babble(rng: np.random.Generator) -> Wave:
+    """Lay twelve talkers over each other for 30 s: the words cannot be told, only that people speak."""
+    track = np.zeros(30 * SAMPLE_RATE, dtype=np.float32)
+    for _ in range(12):
         at = 0
         while at < len(track):
             wave = say(sentence(rng), base_speaker(rng))[: len(track) - at]
