@@ -61,9 +61,9 @@ class Meter(ray.tune.Callback):
 
 def evaluations(config: Mapping[str, Any], rungs: tuple[int, ...]) -> Iterator[Row]:
     """What a training with these settings comes to."""
-    from curves.made_up import draw_curves
+    from curves.made_up import LearningCurves
 
-    curve = draw_curves("noisy", 3, rungs[-1], 1e-3)
+    curve = LearningCurves("noisy", 3, rungs[-1], 1e-3)
     for rung in rungs:
         yield {**curve(config, rung, 0), "samples_seen": rung}
 

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import optuna
 import pandas as pd
-from curves.made_up import FAMILIES, FamilyName, TrialFailure, draw_curves
+from curves.made_up import FAMILIES, FamilyName, LearningCurves, TrialFailure
 from curves.table import Trainings, grid_space
 from curves.trainings import TABLE
 from simulation import Curve, Finished, Simulation, our_search
@@ -112,7 +112,7 @@ def table_case(name: str, seed: int) -> Case:
 def made_up_case(name: FamilyName, seed: int) -> Case:
     """Curves of a family, in the packaged space `lr_batch`."""
     space = load_space("lr_batch").resolve(1e-5)
-    curves = draw_curves(name, seed, MADE_UP_BUDGET)
+    curves = LearningCurves(name, seed, MADE_UP_BUDGET)
     settings = space.scheduler
     return Case(
         space=space,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 FamilyName = Literal["smooth", "crossing", "noisy", "diverging", "failing"]
 FAMILIES: tuple[FamilyName, ...] = get_args(FamilyName)
@@ -29,7 +27,6 @@ class TrialFailure(Exception):  # noqa: N818  # what befell a trial, no mistake 
         """Where it broke down; not more than what was asked for."""
 
 
-@dataclasses.dataclass(frozen=True)
 class LearningCurves:
     """WER of every configuration at every number of samples: one drawn instance of a family.
 
@@ -41,25 +38,33 @@ class LearningCurves:
     `failing`: micro-batches of 16 have no memory, and one configuration in ten fails somewhere.
     """
 
-    name: FamilyName
-    seed: int
-    budget: int
-    default_learning_rate: float
-    baseline: float
-    """WER of the base model in percent."""
-    floor: float
-    """WER that perfect settings come to."""
-    best_rate: float
-    """Decades above the default, at an effective batch of 16."""
-    rate_cost: float
-    """WER points a decade off, squared."""
-    best_warmup: float
-    best_batch: float
-    """Logarithm to the base of 2."""
-    batch_cost: float
-    power: float
-    quickness: float
-    """Decades by which a learning rate ten times as high shortens the beginning of the curve."""
+    def __init__(self, name: FamilyName, seed: int, budget: int, default_learning_rate: float = 1e-5) -> None:
+        """Where the optimum lies and how high the levels are is drawn with `seed`.
+
+        Args:
+            name: of the family.
+            seed: of the instance.
+            budget: samples of a trial that is not stopped.
+            default_learning_rate: centre of the searched range; the optimum lies up to half a decade away.
+        """
+        self.name, self.seed = name, seed
+        self.budget, self.default_learning_rate = budget, default_learning_rate
+        random, crossing = _random(name, seed), name == "crossing"
+        self.baseline = random.uniform(60, 70)
+        """WER of the base model in percent."""
+        self.floor = random.uniform(9, 25)
+        """WER that perfect settings come to."""
+        self.best_rate = random.uniform(-0.5, 0.2 if crossing else 0.5)
+        """Decades above the default, at an effective batch of 16."""
+        self.rate_cost = random.uniform(12, 25)
+        """WER points a decade off, squared."""
+        self.best_warmup = random.uniform(0.02, 0.25)
+        self.best_batch = random.uniform(3, 5)
+        """Logarithm to the base of 2."""
+        self.batch_cost = random.uniform(0.2, 0.6)
+        self.power = random.uniform(0.7, 1.2)
+        self.quickness = random.uniform(0.6, 1.0) if crossing else 0.2
+        """Decades by which a learning rate ten times as high shortens the beginning of the curve."""
 
     @property
     def best_wer(self) -> float:
@@ -70,7 +75,7 @@ class LearningCurves:
 
     def final_wer(self, config: Mapping[str, Any]) -> float:
         """WER at the full budget without noise; infinite where the configuration does not get there."""
-        if self._failure(config) is not None or self._divergence(config) is not None:
+        if self._failure(config) < math.inf or self._divergence(config) < math.inf:
             return math.inf
         return self._converged(config)
 
@@ -86,33 +91,30 @@ class LearningCurves:
             TrialFailure: the configuration fails before that.
         """
         failure = self._failure(config)
-        if failure is not None and samples_seen >= failure:
+        if samples_seen >= failure:
             raise TrialFailure(failure, "out of memory" if failure <= 1 else "the process was lost")
-        divergence = self._divergence(config)
-        if divergence is not None and samples_seen >= divergence:
+        if samples_seen >= self._divergence(config):
             if self._random(config, "number").random() < 0.5:
                 return {"wer": math.nan, "eval_loss": math.nan}
             return {"wer": 100 + 20 * self._random(config, "height").random(), "eval_loss": 8.0}
-        final, left = self._converged(config), self._left(config, samples_seen)
+        # A power law from the baseline, which comes to the final WER at the budget.
+        start = self.budget * 0.05 * 10 ** (-self.quickness * (self._rate(config) - self.best_rate))
+        now, end = ((1 + samples / start) ** -self.power for samples in (samples_seen, self.budget))
+        final, left = self._converged(config), float((now - end) / (1 - end))
         wer = final + (self.baseline - final) * left
         loss = 0.2 + 0.02 * wer
         if self.name == "noisy":
             wer += _NOISE * float(self._random(config, trial_seed, samples_seen).standard_normal())
         return {"wer": max(0.0, wer), "eval_loss": loss}
 
-    def _left(self, config: Mapping[str, Any], samples_seen: int) -> float:
-        """Share of the way from baseline to the final WER that is still to go: a power law, 0 at the budget."""
-        start = self.budget * 0.05 * 10 ** (-self.quickness * (self._rate(config) - self.best_rate))
-        now, end = ((1 + samples / start) ** -self.power for samples in (samples_seen, self.budget))
-        return float((now - end) / (1 - end))
-
     def _converged(self, config: Mapping[str, Any]) -> float:
-        batch = math.log2(_effective_batch(config))
+        batch = math.log2(
+            int(config.get("train_batch_size", 8)) * int(config.get("gradient_accumulation_steps", 1))
+        )
         # The best rate grows with the root of the batch.
         off = self._rate(config) - self.best_rate - 0.5 * math.log10(2) * (batch - 4)
         warmup = float(config.get("warmup_ratio", self.best_warmup)) - self.best_warmup
-        cost = self.rate_cost * off**2 + 60 * warmup**2 + self._batch_cost(batch)
-        return self._saturated(cost)
+        return self._saturated(self.rate_cost * off**2 + 60 * warmup**2 + self._batch_cost(batch))
 
     def _saturated(self, cost: float) -> float:
         """The floor and what is added; settings that teach the model nothing leave it about where it was."""
@@ -127,63 +129,27 @@ class LearningCurves:
         rate = float(config.get("learning_rate") or self.default_learning_rate)
         return math.log10(rate / self.default_learning_rate)
 
-    def _divergence(self, config: Mapping[str, Any]) -> float | None:
-        """Samples after which the training goes astray."""
-        if self.name != "diverging":
-            return None
+    def _divergence(self, config: Mapping[str, Any]) -> float:
+        """Samples after which the training goes astray; infinite where it does not."""
         excess = self._rate(config) - self.best_rate - 0.35 - float(config.get("warmup_ratio", 0.1))
-        return self.budget * min(1.0, 0.6 * math.exp(-5 * excess)) if excess > 0 else None
+        if self.name != "diverging" or excess <= 0:
+            return math.inf
+        return self.budget * min(1.0, 0.6 * math.exp(-5 * excess))
 
-    def _failure(self, config: Mapping[str, Any]) -> float | None:
-        """Samples after which the training breaks down."""
+    def _failure(self, config: Mapping[str, Any]) -> float:
+        """Samples after which the training breaks down; infinite where it does not."""
         if self.name != "failing":
-            return None
+            return math.inf
         if config.get("train_batch_size") == _TOO_LARGE_BATCH:
             return 1.0
         random = self._random(config, "failure")
-        return self.budget * float(random.random()) if random.random() < _FAILING_SHARE else None
+        return self.budget * float(random.random()) if random.random() < _FAILING_SHARE else math.inf
 
     def _random(self, config: Mapping[str, Any], *what: object) -> np.random.Generator:
-        return _random((self.name, self.seed, sorted(config.items()), *what))
+        return _random(self.name, self.seed, sorted(config.items()), *what)
 
 
-def draw_curves(
-    name: FamilyName, seed: int, budget: int, default_learning_rate: float = 1e-5
-) -> LearningCurves:
-    """One instance of a family: where its optimum lies and how high the levels are is drawn with `seed`.
-
-    Args:
-        name: of the family.
-        seed: of the instance.
-        budget: samples of a trial that is not stopped.
-        default_learning_rate: centre of the searched range; the optimum lies up to half a decade away.
-    """
-    random = _random((name, seed))
-    crossing = name == "crossing"
-    return LearningCurves(
-        name=name,
-        seed=seed,
-        budget=budget,
-        default_learning_rate=default_learning_rate,
-        baseline=random.uniform(60, 70),
-        floor=random.uniform(9, 25),
-        best_rate=random.uniform(-0.5, 0.2 if crossing else 0.5),
-        rate_cost=random.uniform(12, 25),
-        best_warmup=random.uniform(0.02, 0.25),
-        best_batch=random.uniform(3, 5),
-        batch_cost=random.uniform(0.2, 0.6),
-        power=random.uniform(0.7, 1.2),
-        quickness=random.uniform(0.6, 1.0) if crossing else 0.2,
-    )
-
-
-def _effective_batch(config: Mapping[str, Any]) -> int:
-    return int(config.get("train_batch_size", 8)) * int(config.get("gradient_accumulation_steps", 1))
-
-
-def _random(what: object) -> np.random.Generator:
+def _random(*what: object) -> np.random.Generator:
     """Random numbers that depend on nothing but `what`, in every process the same."""
-    import numpy as np
-
     digest = hashlib.blake2b(repr(what).encode(), digest_size=8).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))

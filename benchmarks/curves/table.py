@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from curves.trainings import AUGMENTATIONS, BATCHES, LORA_RANKS, LORA_RATES, RATES, RUNGS, TABLE, WARMUPS
+from curves.trainings import (
+    AUGMENTATIONS,
+    BATCHES,
+    LORA_RANKS,
+    LORA_RATES,
+    RATES,
+    RUNGS,
+    TABLE,
+    WARMUPS,
+    Training,
+)
 from tune.space.parameters import ChoiceParameter, IntParameter, Parameter
 from tune.space.settings import SchedulerSettings, SearcherSettings
 from tune.space.space import SearchSpace
@@ -31,25 +42,19 @@ def grid_space(*, lora: bool = False, prior: float | None = None) -> SearchSpace
 
     `prior` is the centre of one on the learning rate, an index too.
     """
-
-    def ranges(sizes: Mapping[str, tuple[Any, ...]], method: str) -> dict[str, Parameter]:
+    ranges: dict[str, tuple[Parameter, ...]] = {}
+    first: dict[str, Any] = dict(USUAL)
+    for method, grid in (("full", GRID), ("lora", LORA_GRID)) if lora else (("full", GRID),):
         when = (("method", (method,)),) if lora else ()
-        return {
-            name: IntParameter(
-                0, len(values) - 1, prior=prior if name == "learning_rate" else None, when=when
-            )
-            for name, values in sizes.items()
-        }
-
-    space: dict[str, tuple[Parameter, ...]] = {name: (each,) for name, each in ranges(GRID, "full").items()}
-    first = dict(USUAL)
+        for name, values in grid.items():
+            centre = prior if name == "learning_rate" else None
+            each = IntParameter(0, len(values) - 1, prior=centre, when=when)
+            ranges[name] = (*ranges.get(name, ()), each)
     if lora:
-        for name, each in ranges(LORA_GRID, "lora").items():
-            space[name] = (*space.get(name, ()), each)
-        space["method"] = (ChoiceParameter(("full", "lora")),)
+        ranges["method"] = (ChoiceParameter(("full", "lora")),)
         first["method"] = "full"
     return SearchSpace(
-        ranges=space,
+        ranges=ranges,
         fixed={},
         try_first=[first],
         scheduler=SchedulerSettings(),
@@ -62,24 +67,31 @@ def grid_space(*, lora: bool = False, prior: float | None = None) -> SearchSpace
 class Trainings:
     """The trainings of one data set at the rungs of a search; settings are points of `grid_space`."""
 
-    def __init__(self, data: str, table: Path = TABLE) -> None:
-        rows = pd.read_parquet(table)
-        rows = rows[rows.data == data]
-        before = rows[rows.samples_seen == 0]
-        self.baseline = float(before.wer.iloc[0])
+    def __init__(self, data: str) -> None:
+        rows = pd.read_parquet(TABLE).query("data == @data")
+        self.data = data
+        self.baseline = float(rows.wer[rows.samples_seen == 0].iloc[0])
         """WER of the base model on the validation clips, in percent."""
         tested = sorted(rows.samples_seen[rows.test_wer.notna() & (rows.samples_seen > 0)].unique())
         assert len(tested) == len(RUNGS), tested
         self.rungs = tuple(map(int, tested))
         self.seeds = sorted(map(int, rows.seed.unique()))
-        self._rates: dict[tuple[Any, ...], tuple[float, float]] = {
-            (*_settings(row), row.seed, row.samples_seen): (row.wer, row.test_wer)
-            for row in rows[rows.samples_seen.isin(tested)].itertuples()
+        settings = [field.name for field in dataclasses.fields(Training)]
+        self._rates = {
+            (Training(**{name: row[name] for name in settings}), row["samples_seen"]): (
+                row["wer"],
+                row["test_wer"],
+            )
+            for row in rows[rows.samples_seen.isin(tested)].to_dict("records")
         }
 
     def rates(self, config: Mapping[str, Any], samples: int, seed: int) -> tuple[float, float]:
         """Validation and test WER in percent at a rung; not a number where the training had diverged."""
-        return self._rates.get((*_values(config), seed, samples), (math.nan, math.nan))
+        method = config.get("method", "full")
+        grid = GRID if method == "full" else LORA_GRID
+        settings = {name: values[config[name]] for name, values in grid.items()}
+        training = Training(self.data, **{"train_batch_size": 8, **settings}, method=method, seed=seed)
+        return self._rates.get((training, samples), (math.nan, math.nan))
 
     def value(self, config: Mapping[str, Any], seed: int | None = None) -> float:
         """The lowest validation WER at a rung, of one seed or the mean of all; infinite where all had diverged."""
@@ -93,20 +105,3 @@ class Trainings:
         better = sorted(points, key=self.value)[: len(points) // 2]
         values = np.array([[self.value(point, seed) for seed in self.seeds] for point in better])
         return float(np.sqrt(values.var(axis=1, ddof=1).mean() / len(self.seeds)))
-
-
-def _values(config: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The settings behind a point of the grid, in the order of `_settings`."""
-    method = config.get("method", "full")
-    lora = method == "lora"
-    grid = {**GRID, **LORA_GRID} if lora else GRID
-    found = {name: values[config[name]] for name, values in grid.items() if name in config}
-    defaults = {"warmup_ratio": 0.1, "train_batch_size": 8, "augmentation": "none", "lora_rank": 0}
-    return (method, *({**defaults, **found}[name] for name in _NAMES))
-
-
-def _settings(row: Any) -> tuple[Any, ...]:
-    return (row.method, *(getattr(row, name) for name in _NAMES))
-
-
-_NAMES = ("learning_rate", "warmup_ratio", "train_batch_size", "augmentation", "lora_rank")

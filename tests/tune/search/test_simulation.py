@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from curves.made_up import draw_curves
+from curves.made_up import LearningCurves
 from plans import space_of
 from simulation import Simulation, our_search
 
@@ -35,10 +35,10 @@ def lr_batch() -> SearchSpace:
 def mixed(config: Mapping[str, Any], samples_seen: int, trial_seed: int) -> Mapping[str, float]:
     """Diverges at high rates, fails with large batches, is noisy else."""
     for name in ("failing", "diverging"):
-        rates = draw_curves(name, 3, RUNGS[-1])(config, samples_seen, trial_seed)
+        rates = LearningCurves(name, 3, RUNGS[-1])(config, samples_seen, trial_seed)
         if not math.isfinite(rates["wer"]):
             return rates
-    return draw_curves("noisy", 3, RUNGS[-1])(config, samples_seen, trial_seed)
+    return LearningCurves("noisy", 3, RUNGS[-1])(config, samples_seen, trial_seed)
 
 
 def shown(simulation: Simulation) -> list[tuple[Any, ...]]:
