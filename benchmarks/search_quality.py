@@ -132,53 +132,6 @@ CASES: dict[str, Callable[[int], Case]] = {
 }
 
 
-def ours(
-    case: Case,
-    seed: int,
-    slots: int,
-    *,
-    rungs: int = 0,
-    scheduler: Mapping[str, Any] | None = None,
-    searcher: Mapping[str, Any] | None = None,
-) -> list[Finished]:
-    """This project's search, at the last so many `rungs` (0: all), with other settings of its scheduler or searcher."""
-    own = case.rungs[-rungs:]
-    space = dataclasses.replace(
-        case.space,
-        scheduler=dataclasses.replace(case.space.scheduler, **(scheduler or {})),
-        searcher=dataclasses.replace(case.space.searcher, **(searcher or {})),
-    )
-    found = our_search(
-        space, case.curve, own, seed=seed, baseline=case.baseline, slots=slots, samples=CAP * own[-1]
-    )
-    return found.finished
-
-
-def rays(case: Case, seed: int, slots: int) -> list[Finished]:
-    """Ray Tune's OptunaSearch and ASHAScheduler."""
-    from ray.tune.schedulers import ASHAScheduler
-    from ray.tune.search.optuna import OptunaSearch
-
-    searcher = OptunaSearch(
-        space=case.space.to_optuna(),
-        metric="wer",
-        mode="min",
-        points_to_evaluate=[dict(point) for point in case.space.try_first],
-        seed=seed + 1,  # a seed of 0 is none to its sampler
-    )
-    scheduler = ASHAScheduler(
-        time_attr="samples_seen",
-        metric="wer",
-        mode="min",
-        max_t=case.rungs[-1],
-        grace_period=case.rungs[0],
-        reduction_factor=case.space.scheduler.reduction_factor,
-    )
-    simulation = Simulation(searcher, scheduler, Records(), case.curve, case.rungs, seed)
-    simulation.run(slots=slots, samples=CAP * case.rungs[-1])
-    return simulation.finished
-
-
 class Sampled(Source):
     """A sampler of Optuna's as it is, told what the records say."""
 
@@ -211,22 +164,62 @@ def _suggested(trial: optuna.Trial, name: str, parameter: Any) -> Any:
     return suggest(key, parameter.low, parameter.high, log=parameter.log)
 
 
-def sampled(
-    sampler: Callable[..., optuna.samplers.BaseSampler], case: Case, seed: int, slots: int
+def ours(
+    case: Case,
+    seed: int,
+    slots: int,
+    *,
+    rungs: int = 0,
+    scheduler: Mapping[str, Any] | None = None,
+    searcher: Mapping[str, Any] | None = None,
+    sampler: Callable[..., optuna.samplers.BaseSampler] | None = None,
 ) -> list[Finished]:
-    """A sampler of Optuna's under our scheduler."""
-    records = Records()
-    return our_search(
+    """This project's search, at the last so many `rungs` (0: all), with other settings of its scheduler or searcher.
+
+    A `sampler` of Optuna's takes the place of the searcher.
+    """
+    own, records = case.rungs[-rungs:], Records()
+    space = dataclasses.replace(
         case.space,
+        scheduler=dataclasses.replace(case.space.scheduler, **(scheduler or {})),
+        searcher=dataclasses.replace(case.space.searcher, **(searcher or {})),
+    )
+    return our_search(
+        space,
         case.curve,
-        case.rungs,
+        own,
         seed=seed,
         baseline=case.baseline,
         records=records,
-        source=Sampled(case.space, seed, records, sampler),
+        source=Sampled(space, seed, records, sampler) if sampler else None,
         slots=slots,
-        samples=CAP * case.rungs[-1],
+        samples=CAP * own[-1],
     ).finished
+
+
+def rays(case: Case, seed: int, slots: int) -> list[Finished]:
+    """Ray Tune's OptunaSearch and ASHAScheduler."""
+    from ray.tune.schedulers import ASHAScheduler
+    from ray.tune.search.optuna import OptunaSearch
+
+    searcher = OptunaSearch(
+        space=case.space.to_optuna(),
+        metric="wer",
+        mode="min",
+        points_to_evaluate=[dict(point) for point in case.space.try_first],
+        seed=seed + 1,  # a seed of 0 is none to its sampler
+    )
+    scheduler = ASHAScheduler(
+        time_attr="samples_seen",
+        metric="wer",
+        mode="min",
+        max_t=case.rungs[-1],
+        grace_period=case.rungs[0],
+        reduction_factor=case.space.scheduler.reduction_factor,
+    )
+    simulation = Simulation(searcher, scheduler, Records(), case.curve, case.rungs, seed)
+    simulation.run(slots=slots, samples=CAP * case.rungs[-1])
+    return simulation.finished
 
 
 def one_by_one(case: Case, seed: int, slots: int) -> list[Finished]:
@@ -310,9 +303,9 @@ METHODS: dict[str, Callable[[Case, int, int], list[Finished]]] = {
     "ours, rungs decide from 2 trials on": functools.partial(ours, scheduler={"min_trials_per_rung": 2}),
     "ours, rungs decide from 6 trials on": functools.partial(ours, scheduler={"min_trials_per_rung": 6}),
     "Ray's OptunaSearch and ASHA": rays,
-    "Optuna's TPESampler": functools.partial(sampled, optuna.samplers.TPESampler),
+    "Optuna's TPESampler": functools.partial(ours, sampler=optuna.samplers.TPESampler),
     "Optuna's GPSampler": functools.partial(
-        sampled, functools.partial(optuna.samplers.GPSampler, deterministic_objective=False)
+        ours, sampler=functools.partial(optuna.samplers.GPSampler, deterministic_objective=False)
     ),
     "random search": one_by_one,
     "successive halving": halving,

@@ -45,6 +45,8 @@ AREAS = {
 }
 """How many faults each area has, and its files."""
 
+PYTEST = ["-x", "-q", "-p", "no:cacheprovider", "--timeout=240", "-m", "not occasional"]
+
 SWAPS = {
     "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "and": "or", "or": "and",
     "+": "-", "-": "+", "*": "/", "/": "*", "//": "*", "True": "False", "False": "True", "not": "",
@@ -151,21 +153,7 @@ def killed_by(mutant: dict[str, Any], copy: Path, tests: list[str] | None) -> st
     path.write_text(text, encoding="utf-8")
     try:
         done = subprocess.run(
-            [
-                sys.executable,
-                *[
-                    "-m",
-                    "pytest",
-                    "-x",
-                    "-q",
-                    "-p",
-                    "no:cacheprovider",
-                    "-m",
-                    "not occasional",
-                    "--timeout=240",
-                ],
-                *(tests or own_tests(mutant, copy)),
-            ],
+            [sys.executable, "-m", "pytest", *PYTEST, *(tests or own_tests(mutant, copy))],
             cwd=copy,
             env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
