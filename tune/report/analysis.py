@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import statistics
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,8 +18,16 @@ from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.experiment import LOCK_FILE, Experiment, no_log
 from tune.experiments.results import baseline_clips, clips_of, how_it_ended
 from tune.report.scales import Scale, scale_of
-from tune.search.finalists import Noise, describe_mean, gain_interval, objective_interval, seed_noise
-from tune.search.records import Trial, trial_of
+from tune.search.finalists import (
+    Noise,
+    Repeat,
+    describe_mean,
+    gain_interval,
+    objective_interval,
+    seed_noise,
+    settings_difference,
+)
+from tune.search.records import OUTCOMES, Trial, trial_of
 from tune.search.samplers import projected
 from tune.search.searcher import EarlierTrial, optuna_trial
 from tune.util.console import short_source
@@ -258,6 +267,44 @@ class Analysis(Experiment):
         if low > 0:
             return f"{text}, 95 % interval {low:.2f} to {high:.2f} points"
         return f"{text}; within noise: its 95 % interval, {low:.2f} to {high:.2f} points, includes zero"
+
+    @property
+    def search_text(self) -> str:
+        """What of the gain is the search's own, for screen and page: a training with the usual settings has the rest.
+
+        Empty without a verdict: the lowest WER of several trials is partly luck.
+        """
+        verdict, usual = self.state.verdict, self.recipe_trial
+        if verdict is None or usual is None:
+            return ""
+        name = f"the usual settings (trial {usual.trial_id})"
+        if verdict.winner == usual.trial_id:
+            return f"{name} won; no other settings are shown to be better"
+        if usual.status != "completed":
+            return f"not known: the training with {name}: {OUTCOMES[usual.status]}"
+        finalist = next((each for each in verdict.scores if each.trial_id == usual.trial_id), None)
+        runs = [usual] if finalist is None else [self.state.repeats[run] for run in finalist.runs]
+        own = self._repeats(runs)
+        winners = self._repeats(self.winning_runs)
+        # Trials may be measured on fewer clips, or in a shorter window; the base model is measured in both ways.
+        base = objective_value(self.state.base_rates)
+        apart = base - objective_value(self.state.base_rates_for(runs[0]))
+        low, high = (end + apart for end in settings_difference(winners, own, self.seeds))
+        gained = base - apart - statistics.fmean(run.value for run in own)
+        points = base - verdict.score.mean - gained
+        trainings = "one training" if len(own) == 1 else f"{len(own)} trainings"
+        interval = f"95 % interval {low:.2f} to {high:.2f} points"
+        sure = interval if low > 0 else f"within noise: {interval}"
+        return f"{points:.2f} points more than {trainings} with {name}, which gained {gained:.2f}; {sure}"
+
+    def _repeats(self, runs: Sequence[Trial]) -> list[Repeat]:
+        """What is compared of trainings; of those that were measured."""
+        files = CheckpointFiles(self.folder)
+        return [
+            Repeat(run.trial_id, run.best_value, run.seconds, clips_of(files, run.checkpoint))
+            for run in runs
+            if run.best_value is not None
+        ]
 
     @property
     def who(self) -> str:

@@ -8,17 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tune.report.analysis import Analysis
-from tune.search.records import Status, Trial
+from tune.search.records import OUTCOMES, Trial
 
-OUTCOMES: dict[Status, str] = {
-    "completed": "completed",
-    "early_stopped": "stopped early",
-    "diverged": "diverged",
-    "failed": "failed",
-    "interrupted": "interrupted",
-    "running": "running",
-}
-"""How the ends of trials are told, in this order."""
 FINALISTS, AVERAGES = "repeats of finalists", "mean of repeats"
 
 

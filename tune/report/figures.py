@@ -23,9 +23,8 @@ from tune.pages.figures import (
     pointed,
 )
 from tune.report.analysis import Analysis
-from tune.report.costs import OUTCOMES
 from tune.report.scales import Scale, tell, wer_axis, wer_scale
-from tune.search.records import Status, Trial
+from tune.search.records import OUTCOMES, Status, Trial
 from tune.util.console import SHORT_NAMES, clock, key_settings
 
 if TYPE_CHECKING:

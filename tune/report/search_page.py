@@ -10,13 +10,13 @@ from tune.experiments.results import average_line, guards_line
 from tune.pages.page import Cell, render_page
 from tune.report.advice.rules import advise
 from tune.report.analysis import LEAST_TRIALS, Analysis, last_line
-from tune.report.costs import OUTCOMES, Costs, find_costs
+from tune.report.costs import Costs, find_costs
 from tune.report.figures import draw_curves, draw_parallel, draw_slices
 from tune.report.scales import tell
 from tune.report.shared import shared_parts, state_text, tiles
 from tune.search.finalists import describe_lowest
 from tune.search.guards import guard_names
-from tune.search.records import Trial, rank, trial_of
+from tune.search.records import OUTCOMES, Trial, rank, trial_of
 from tune.util.console import SHORT_NAMES, clock
 
 _LEAST_TO_COMPARE = 3
@@ -50,6 +50,7 @@ def search_page(analysis: Analysis) -> str:
         settings=_winning_settings(analysis),
         best="winner" if analysis.has_ended else "best so far",
         usual_outcome=_usual_outcome(analysis),
+        search_gain=analysis.search_text,
         finalists=_finalists(analysis),
         guards=_guards(analysis),
         advice=[(_pieces(found.seen), _pieces(found.follows)) for found in advise(analysis)],

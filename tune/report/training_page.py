@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tune.pages.page import Cell, render_page
 from tune.report.analysis import Analysis, last_line
-from tune.report.costs import OUTCOMES
 from tune.report.figures import draw_training
 from tune.report.scales import tell
 from tune.report.shared import shared_parts, tiles
+from tune.search.records import OUTCOMES
 from tune.util.console import clock
 
 

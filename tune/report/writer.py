@@ -31,6 +31,8 @@ def summary(analysis: Analysis) -> list[str]:
         lines.append(f"{word:<9} WER {winner.value:.2f} %{which}")
     if analysis.gain_text:
         lines.append(f"{'gain':<9} {analysis.gain_text}")
+    if analysis.search_text:
+        lines.append(f"{'search':<9} {analysis.search_text}")
     for found in advise(analysis):
         lines.append(f"{'advice':<9} {found.seen} {found.follows}".rstrip().replace("`", ""))
     return [words(line, analysis.state.task) for line in lines]

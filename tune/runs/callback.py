@@ -30,9 +30,8 @@ from tune.experiments.events import (
 from tune.experiments.folder import TRIALS_FOLDER
 from tune.experiments.log import ProgressLog
 from tune.experiments.object_stores.object_store import StorageError
-from tune.report.costs import OUTCOMES
 from tune.search.finalists import DEFAULT_COUNT, resumable_rungs
-from tune.search.records import Records, Stop, Trial, TrialOutcome, rank, role_of
+from tune.search.records import OUTCOMES, Records, Stop, Trial, TrialOutcome, rank, role_of
 from tune.search.scheduler import TRIAL_ID, Judge
 from tune.util.cloud_errors import cloud_errors
 from tune.util.console import LiveDisplay, key_settings, short_path

@@ -44,6 +44,8 @@ def print_measured(outcome: Outcome, console: Console) -> None:
     points, _, rest = analysis.gain_text.partition(" ")
     if points:
         say(console, f"gain      {points:>10} {rest}")
+    if analysis.search_text:
+        say(console, f"search    {analysis.search_text}")
     if test := outcome.state.tested:
         text = f"WER {objective_value(test.rates):6.2f} % (baseline {objective_value(test.baseline):.2f} %)"
         console.print(f"test      {text}  on {test.rates['clips']:,.0f} held-out test clips")

@@ -13,10 +13,9 @@ from rich.text import Text
 from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER, guards_line
-from tune.report.costs import OUTCOMES
 from tune.runs.outcome import Outcome, print_measured, print_no_gain
 from tune.search.finalists import Verdict, describe_lowest
-from tune.search.records import Records, Status, Trial, listed, role_of, trial_order
+from tune.search.records import OUTCOMES, Records, Status, Trial, listed, role_of, trial_order
 from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
 
 _COLOURS: dict[Status, str] = {

@@ -177,7 +177,7 @@ def judge_finalists(repeats: Mapping[str, Sequence[Repeat]]) -> Verdict:
         runs = repeats[found.trial_id]
         known: dict[str, Any] = {"mean_interval": mean_interval(runs, noise)}
         if found is not lead:
-            low, high = _difference_interval(repeats[lead.trial_id], runs, noise)
+            low, high = settings_difference(repeats[lead.trial_id], runs, noise)
             known |= {"difference": found.mean - lead.mean, "interval": (low, high), "tied": low <= 0.0}
         judged.append(dataclasses.replace(found, **known))
     return Verdict(judged, lead.trial_id, tie=any(found.tied for found in judged))
@@ -276,8 +276,14 @@ def gain_interval(runs: Sequence[ClipErrors], base: ClipErrors, noise: Noise) ->
     return _with_seeds(less.rate, reach, noise, 1 / len(runs)) if less and reach else None
 
 
-def _difference_interval(lead: Sequence[Repeat], other: Sequence[Repeat], noise: Noise) -> Interval:
-    """95 % interval of `other`'s mean WER minus `lead`'s, in points."""
+def settings_difference(lead: Sequence[Repeat], other: Sequence[Repeat], noise: Noise) -> Interval:
+    """95 % interval of `other`'s mean WER minus `lead`'s, in points.
+
+    Args:
+        lead: trainings with the same settings, at least one.
+        other: those with other settings.
+        noise: see `seed_noise`.
+    """
     runs, others = _known_clips(lead), _known_clips(other)
     difference = statistics.fmean(run.value for run in other) - statistics.fmean(run.value for run in lead)
     reach = _reach(_difference(_mean(runs), _mean(others)), difference=True)

@@ -21,6 +21,15 @@ from trainer.training.report import Kept
 Reason = Literal["asha", "diverged", "above_baseline", "rising_wer"]
 TrialOutcome = Literal["completed", "early_stopped", "failed", "diverged", "interrupted"]
 Status = Literal["running"] | TrialOutcome
+OUTCOMES: dict[Status, str] = {
+    "completed": "completed",
+    "early_stopped": "stopped early",
+    "diverged": "diverged",
+    "failed": "failed",
+    "interrupted": "interrupted",
+    "running": "running",
+}
+"""How the ends of trials are told, in this order."""
 
 
 @dataclasses.dataclass(frozen=True)

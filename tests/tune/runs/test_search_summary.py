@@ -62,12 +62,14 @@ def test_the_winners_mean_and_its_interval_lead_and_the_test_split_stands_beside
     lines = printed(outcome, measured)
     first = next(number for number, line in enumerate(lines) if line.startswith("winner "))
     assert [line.split()[0] for line in lines[first - 3 : first]] == ["finalist", "004", "003"]
-    assert lines[first : first + 6] == [
+    assert lines[first : first + 7] == [
         f"winner    WER  10.20 % (mean of 2 seeds, 95 % interval {low:.2f} to {high:.2f})  "
         f"trial 004: {SETTINGS}",
         "verdict   trial 004 has the lowest mean; no difference to 003 is shown",
         "baseline  WER  60.00 %  demo before fine-tuning",
         "gain           49.80 points: 83 % fewer errors",
+        "search    1.80 points more than one training with the usual settings (trial 001), which gained 48.00; within "
+        "noise: 95 % interval -1.04 to 4.64 points",
         "test      WER  10.89 % (baseline 61.25 %)  on 1,234 held-out test clips",
         "best      WER  10.00 %  repeat 004-r1, to be exported: the lowest of 2 seeds, which is partly luck",
     ]
@@ -84,6 +86,33 @@ def test_without_a_comparison_the_best_is_told_to_be_lucky(text: str, tmp_path: 
         "baseline  WER  60.00 %  demo before fine-tuning",
         "gain           49.40 points: 82 % fewer errors",
     ]
+
+
+@pytest.mark.parametrize(
+    ("usual", "text"),
+    [
+        (
+            None,
+            r"2\.90 points more than one training with U, which gained 48\.00; 95 % interval 0\.\d\d to 5\.\d\d points",
+        ),
+        ([12.0, 13.0], r"3\.40 points more than 2 trainings with U, which gained 47\.50; 95 % interval .*"),
+        (
+            [9.3, 9.5],
+            r"0\.30 points more than 2 trainings with U, .*; within noise: 95 % interval -0\.\d\d to .*",
+        ),
+        ([8.0, 8.2], "U won; no other settings are shown to be better"),
+    ],
+)
+def test_what_the_search_itself_gained(usual: list[float] | None, text: str, tmp_path: Path) -> None:
+    """The usual settings are trial 001; with repeats of their own they are compared by these."""
+    repeats = {"004": [9.0, 9.2]}
+    if usual is not None:
+        repeats |= {"001": usual, "002": [11.5, 11.7], "003": [12.0, 12.2]}
+    (line,) = [
+        line for line in printed(search_outcome(tmp_path, repeats=repeats)) if line.startswith("search ")
+    ]
+    known = re.escape("the usual settings (trial 001)")
+    assert re.fullmatch("search    " + text.replace("U", known), line)
 
 
 def test_a_verdict_holds_until_another_trial_ends(tmp_path: Path) -> None:
