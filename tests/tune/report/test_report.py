@@ -91,7 +91,10 @@ def test_winner_against_the_others(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "47.70 points: 80 % fewer errors, 95 % interval 4" in gain
     assert f"Gain over the base model: {gain.removeprefix('gain').strip()}." in page.texts
     (search,) = (line for line in shown.splitlines() if line.startswith("search"))
-    assert "3.70 points more than one training with the usual settings (trial 001), which gained 44.00;" in search
+    assert (
+        "3.70 points more than one training with the usual settings (trial 001), which gained 44.00;"
+        in search
+    )
     assert f"The search itself: {search.removeprefix('search').strip()}." in page.texts
     assert "Trial 001 used them: completed, WER 16.00 % in one training." in page.text
     assert re.search(
