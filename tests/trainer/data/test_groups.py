@@ -102,6 +102,11 @@ def test_few_speakers_are_mixed_unless_asked_for(tmp_path: Path) -> None:
     assert sizes(whole) == {"train": 200, "validation": 100, "test": 100}
 
 
+def test_two_speakers_are_told_to_be_in_several_splits(tmp_path: Path) -> None:
+    table = load(write_manifest(tmp_path / "x.csv", rows(400, speakers=2)))
+    assert any("because 2 speakers who share texts" in note for note in table.notes)
+
+
 def test_commands_are_in_all_splits(tmp_path: Path) -> None:
     path = write_manifest(tmp_path / "x.csv", rows(1000, texts=10))
     table = load(path)
