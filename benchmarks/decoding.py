@@ -75,7 +75,6 @@ def timed(decode: Decode, encoded: torch.Tensor, batch: int, end: int) -> tuple[
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--clips", type=int, default=96)
     parser.add_argument("--batches", type=int, nargs="+", default=[16, 96])

@@ -48,12 +48,10 @@ class Meter(ray.tune.Callback):
         return {}
 
     def on_trial_start(self, *_: Any, **info: Any) -> None:
-        """The first one."""
         if not self.rows:
             self.on_trial_complete()
 
     def on_trial_complete(self, *_: Any, **info: Any) -> None:
-        """A trial has ended."""
         used = self._process.cpu_times()
         memory = self._process.memory_info().rss / 1e6
         self.rows.append({"wall": time.time(), "CPU": used.user + used.system, "MB": memory})
@@ -192,7 +190,6 @@ def per_trial(rows: list[Row], key: str, first: float = 0.0, last: float = 1.0) 
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--drive", choices=KINDS, help=argparse.SUPPRESS)

@@ -92,7 +92,6 @@ def norms_in_float32() -> Iterator[None]:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--clips", type=int, default=8, help="of 30 s, in a forward pass")
     parser.add_argument("--tokens", type=int, default=100, help="of each text")

@@ -61,7 +61,6 @@ def describe(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    """Search, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

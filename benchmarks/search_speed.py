@@ -40,7 +40,6 @@ class Search:
 
     @property
     def best(self) -> float:
-        """The lowest WER."""
         return min((wer for _, wer in self.points), default=math.inf)
 
     def reached(self, wer: float) -> float:
@@ -88,7 +87,6 @@ def run_ours(folder: Path, asked: argparse.Namespace, seed: int, wanted: float, 
 
 
 def once(asked: argparse.Namespace, seed: int) -> dict[str, Search]:
-    """All searches."""
     found: dict[str, Search] = {}
     for name in (*PEERS, "ours"):
         with tempfile.TemporaryDirectory() as scratch:
@@ -105,7 +103,6 @@ def once(asked: argparse.Namespace, seed: int) -> dict[str, Search]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=4)

@@ -196,7 +196,6 @@ class Bench:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--shape", choices=list(shapes.SHAPES), default="tiny")
     parser.add_argument("--windows", type=float, nargs="+", default=[30.0, 15.0, 8.0, 5.0])
