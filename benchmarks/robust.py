@@ -30,9 +30,18 @@ Row = dict[str, Any]
 def search(space: str, data: Path, seed: int, asked: argparse.Namespace) -> Row:
     """Run one search to its end; error rates in percent, `test` and `validation` of what it exports."""
     began = time.monotonic()
-    options = {"trials": asked.trials, "epochs": asked.epochs, "seed": seed, "data": str(data)}
     with tempfile.TemporaryDirectory() as storage:
-        found = tune_whisper.search(space, storage=storage, quiet=True, **options)
+        found = tune_whisper.search(
+            space,
+            model="demo",
+            language="en",
+            data=str(data),
+            trials=asked.trials,
+            epochs=asked.epochs,
+            seed=seed,
+            storage=storage,
+            quiet=True,
+        )
     results = found.results
     runs = [*results["trials"], *results["repeats"]]
     return {
