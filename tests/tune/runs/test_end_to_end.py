@@ -147,7 +147,7 @@ def test_export_decodes_to_the_reported_wer_in_a_pipeline(
     starts = [word["timestamp"][0] for word in words]
     assert starts and starts == sorted(starts)
     card = Path("model/README.md").read_text()
-    assert f"{best['wer']:.2f}" in card
+    assert f"{best['wer']:.2f}" in card and f"{best['cer']:.2f}" in card
     (mean,) = found["averages"]
     assert f"{best['run']}, the mean of the weights of {' and '.join(mean['members'])}" in card
     told = json.loads(Path("model/evaluation.json").read_text())
