@@ -93,11 +93,11 @@ def generation_config(processor: WhisperProcessor) -> GenerationConfig:
     )
 
 
-def model_config(processor: WhisperProcessor) -> WhisperConfig:
-    """Say the model's shape: about one million parameters, a window of four seconds."""
+def build_model(processor: WhisperProcessor, seed: int) -> WhisperForConditionalGeneration:
+    """Make the untrained model, about one million parameters and a window of four seconds, and say how it decodes."""
     tokenizer: Any = processor.tokenizer
     end = tokenizer.convert_tokens_to_ids(END)
-    return WhisperConfig(
+    config = WhisperConfig(
         vocab_size=len(tokenizer),
         num_mel_bins=MEL_BINS,
         d_model=128,
@@ -116,11 +116,7 @@ def model_config(processor: WhisperProcessor) -> WhisperConfig:
         suppress_tokens=None,
         begin_suppress_tokens=None,
     )
-
-
-def build_model(processor: WhisperProcessor, seed: int) -> WhisperForConditionalGeneration:
-    """Make the untrained model with its generation configuration."""
     torch.manual_seed(seed)
-    model = WhisperForConditionalGeneration(model_config(processor))
+    model = WhisperForConditionalGeneration(config)
     model.generation_config = generation_config(processor)
     return model
