@@ -79,7 +79,8 @@ def make_cherokee(repository: Path, folder: Path) -> Path:
     found: list[tuple[str, str]] = []
     for part in CHEROKEE_PARTS:
         listed = _git(repository, "ls-tree", "-r", "--name-only", "-z", CHEROKEE_COMMIT, part).decode()
-        paths = {Path(name).stem: name for name in reversed(listed.split("\0")) if _is_clip(name)}
+        clips = (name for name in listed.split("\0") if name.endswith(".mp3") and "noisy" not in name)
+        paths = {Path(name).stem: name for name in reversed(list(clips))}
         for line in _git(repository, "show", f"{CHEROKEE_COMMIT}:{part}/all.txt").decode().splitlines():
             fields = line.split("|")
             stem, text = Path(fields[3]).stem, unicodedata.normalize("NFC", fields[6].strip())
@@ -100,10 +101,6 @@ def make_cherokee(repository: Path, folder: Path) -> Path:
             rows.append((str(path), text, splits[len(rows)]))
     _write(table, rows)
     return table
-
-
-def _is_clip(name: str) -> bool:
-    return name.endswith(".mp3") and "noisy" not in name
 
 
 def _german(source: Path) -> list[Row]:
