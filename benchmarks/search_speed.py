@@ -114,7 +114,7 @@ def main() -> None:
     rows = [once(asked, seed) for seed in asked.seeds]
     for peer in PEERS:
         ratios = [row[peer].seconds / row["ours"].reached(row[peer].best) for row in rows]
-        print(f"{peer}, whole search / ours until its WER: median {spread(ratios)}")
+        print(f"{peer}, whole search / ours until its WER, 0 where never: median {spread(ratios)}")
 
 
 if __name__ == "__main__":
