@@ -124,7 +124,8 @@ def look_at_clips(config: TrainConfig, *, augments: bool) -> tuple[ClipTable, li
     table = load_table(config, augments=augments)
     notes = list(table.notes)
     if table.drops:
-        notes.append(f"dropped {len(table.drops):,} clips: {describe_drops(table.drops)}")
+        total = table.total + len(table.drops)
+        notes.append(f"dropped {len(table.drops)} of {total} clips: {describe_drops(table.drops)}")
     return table, notes
 
 

@@ -121,6 +121,13 @@ def test_more_than_there_is(
     assert re.search(r"--storage .*: has .* GB free, and checkpoints take up to [\d.e+]+ GB", line), line
 
 
+def test_one_clip_that_is_dropped_is_one_of_all(tmp_path: Path) -> None:
+    rows = ["audio,text", *(f"{number}.wav,{'a word' if number else ''}" for number in range(9))]
+    (tmp_path / "clips.csv").write_text("\n".join(rows))
+    config = TrainConfig(model="demo", data=str(tmp_path / "clips.csv"), language="en", empty_text="drop")
+    assert "dropped 1 of 9 clips: 1 no text" in look_at_clips(config, augments=False)[1]
+
+
 def test_a_sample_is_read_where_features_were_not_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
