@@ -13,7 +13,7 @@ from trainer.errors import UserError
 
 _SAID = re.compile(
     r"tune-whisper(?: (?P<helped>[a-z]+))? --help"
-    r"|tune-whisper(?: (?P<command>[a-z]+))?(?P<options>(?: --[a-z-]+[ =][^\s:;,]+)+)"
+    r"|tune-whisper(?: (?P<command>[a-z]+))?(?P<options>(?: --[a-z-]+[ =](?:[^\s:;,]|:(?=\S))+)+)"
     r"|--set (?P<key>\w+)(?:=(?P<value>[^\s:;,)]+))?"
     # What follows is a value where it looks like one: 4, NAME, 'x', a/b, or a word before a colon.
     r"|--(?P<flag>[a-z][a-z-]*)(?P<given> (?=[\dA-Z'\"./]|[^\s:;,]+:))?"

@@ -140,6 +140,10 @@ def test_mistakes_are_raised_in_the_words_of_python(
             "mend that, and tune-whisper search --resume x goes on",
             "mend that, and search(resume='x') goes on",
         ),
+        (
+            "is a training; use tune-whisper train --resume x --storage s3://bucket/a, or another name",
+            "is a training; use train(resume='x', storage='s3://bucket/a'), or another name",
+        ),
         ("(--set max_steps=null: all)", '(settings["max_steps"]=None: all)'),
         (
             "--finalists 0 repeats nothing; hf download --local-dir x",
