@@ -27,7 +27,7 @@ from tune.search.finalists import (
     seed_noise,
     settings_difference,
 )
-from tune.search.records import OUTCOMES, Trial, trial_of
+from tune.search.records import Trial, trial_of
 from tune.search.samplers import projected
 from tune.search.searcher import EarlierTrial, optuna_trial
 from tune.util.console import short_source
@@ -43,6 +43,8 @@ Stage = Literal["finished", "failed", "running", "interrupted", "unfinished"]
 `unfinished`: it has not ended, and nobody here can see whether a process still runs it."""
 LEAST_TRIALS = 12
 """Comparable trials below which the importance of settings is not computed."""
+_BROKEN_OFF = {"early_stopped": "was stopped early", "diverged": "diverged", "failed": "failed"}
+"""Of trials without a result at the full budget: others were interrupted."""
 _LEAST_WER = 0.01
 """WERs below it count as it, where ratios are taken."""
 
@@ -134,10 +136,15 @@ class Analysis(Experiment):
         points, method = self.space.try_first, self.space.methods[0]
         return next(point for point in reversed(points) if point.get("method", method) == method)
 
-    @property
+    @functools.cached_property
     def recipe_trial(self) -> Trial | None:
         """The trial that had them, one of the first of every search; None before it began."""
-        return next((trial for trial in self.trials if trial.config == self.recipe), None)
+        space, recipe = self.space, self.recipe
+        if space is None:
+            return None
+        return next(
+            (trial for trial in self.trials if space.point_of(trial.config, self.shared) == recipe), None
+        )
 
     @functools.cached_property
     def _study(self) -> tuple[list[Trial], optuna.Study]:
@@ -268,34 +275,43 @@ class Analysis(Experiment):
             return f"{text}, 95 % interval {low:.2f} to {high:.2f} points"
         return f"{text}; within noise: its 95 % interval, {low:.2f} to {high:.2f} points, includes zero"
 
-    @property
+    @functools.cached_property
     def search_text(self) -> str:
         """What of the gain is the search's own, for screen and page: a training with the usual settings has the rest.
 
-        Empty without a verdict: the lowest WER of several trials is partly luck.
+        Empty without a gain, and without a verdict: the lowest WER of several trials is partly luck.
         """
         verdict, usual = self.state.verdict, self.recipe_trial
-        if verdict is None or usual is None:
+        if verdict is None or usual is None or not self.gain_text:
             return ""
         name = f"the usual settings (trial {usual.trial_id})"
         if verdict.winner == usual.trial_id:
+            if verdict.passed_over is not None:
+                return f"{name} won, because {verdict.passed_over} loses more on the guards"
             return f"{name} won; no other settings are shown to be better"
-        if usual.status != "completed":
-            return f"not known: the training with {name}: {OUTCOMES[usual.status]}"
-        finalist = next((each for each in verdict.scores if each.trial_id == usual.trial_id), None)
-        runs = [usual] if finalist is None else [self.state.repeats[run] for run in finalist.runs]
-        own = self._repeats(runs)
-        winners = self._repeats(self.winning_runs)
-        # Trials may be measured on fewer clips, or in a shorter window; the base model is measured in both ways.
-        base = objective_value(self.state.base_rates)
-        apart = base - objective_value(self.state.base_rates_for(runs[0]))
-        low, high = (end + apart for end in settings_difference(winners, own, self.seeds))
-        gained = base - apart - statistics.fmean(run.value for run in own)
-        points = base - verdict.score.mean - gained
+        repeats = [run for run in self.state.repeats_of(usual.trial_id) if run.status == "completed"]
+        if not repeats and usual.status != "completed":
+            return f"not known, because the training with {name} {_BROKEN_OFF.get(usual.status, 'was interrupted')}"
+        own, winners = self._repeats(repeats or [usual]), self._repeats(self.winning_runs)
+        base, apart, where = objective_value(self.state.base_rates), 0.0, ""
+        if not repeats and self.state.baseline.trial_rates:
+            winners, there = self._on_clips_of(own[0], winners)
+            base, where = self.trial_base_value, ", measured like the trials"
+            apart = abs(there - base)
+        low, high = settings_difference(winners, own, self.seeds)
+        # What lies between them beside seeds and clips, such as another window, the base model alone shows.
+        low, high = low - apart, high + apart
+        mean = statistics.fmean(run.value for run in own)
+        points = mean - statistics.fmean(run.value for run in winners)
+        if points < 0:
+            low, high = -high, -low
         trainings = "one training" if len(own) == 1 else f"{len(own)} trainings"
         interval = f"95 % interval {low:.2f} to {high:.2f} points"
-        sure = interval if low > 0 else f"within noise: {interval}"
-        return f"{points:.2f} points more than {trainings} with {name}, which gained {gained:.2f}; {sure}"
+        return (
+            f"{abs(points):.2f} points {'less' if points < 0 else 'more'} than {trainings} with {name}, which "
+            f"{'gained' if base >= mean else 'lost'} {abs(base - mean):.2f}{where}; "
+            f"{interval if low > 0 else f'within noise: {interval}'}"
+        )
 
     def _repeats(self, runs: Sequence[Trial]) -> list[Repeat]:
         """What is compared of trainings; of those that were measured."""
@@ -305,6 +321,25 @@ class Analysis(Experiment):
             for run in runs
             if run.best_value is not None
         ]
+
+    def _on_clips_of(self, trial: Repeat, repeats: list[Repeat]) -> tuple[list[Repeat], float]:
+        """Repeats, which are measured on all clips, and the base model's objective, on those that trials have.
+
+        On all where it is not known which these are: of several sources, or where errors by clip are gone.
+        """
+        from trainer.scoring.part import on_part
+
+        every = [baseline_clips(self.folder.path), *(repeat.clips for repeat in repeats)]
+        parts = [
+            part
+            for clips in every
+            if clips and trial.clips and (part := on_part(clips, trial.clips, self.settings.base.data_seed))
+        ]
+        if len(parts) < len(every):
+            return repeats, objective_value(self.state.base_rates)
+        base, *known = parts
+        alike = zip(repeats, known, strict=True)
+        return [dataclasses.replace(repeat, value=part.rate, clips=part) for repeat, part in alike], base.rate
 
     @property
     def who(self) -> str:
