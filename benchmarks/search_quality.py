@@ -29,7 +29,7 @@ import optuna
 import pandas as pd
 from curves.made_up import FAMILIES, FamilyName, LearningCurves, TrialFailure
 from curves.table import Trainings, grid_space
-from curves.trainings import TABLE
+from curves.trainings import missing
 from simulation import Curve, Finished, Simulation, our_search
 from tables import markdown
 
@@ -398,7 +398,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=40, help="searches of each kind (default: 40)")
-    known = [name for name in CASES if TABLE.is_file() or name.startswith("made-up")]
+    whole = not missing("voices", "voices-seed-1")
+    known = [name for name in CASES if whole or name.startswith("made-up")]
     parser.add_argument("--cases", nargs="+", default=known, choices=CASES)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--slots", nargs="+", type=int, default=SLOTS, help="trials at a time")

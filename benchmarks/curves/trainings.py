@@ -66,6 +66,9 @@ class Training:
     seed: int = 0
 
 
+_FIELDS = [field.name for field in dataclasses.fields(Training)]
+
+
 def grid(data: str, seed: int) -> list[Training]:
     """All settings of the demo's model, in an order in which any beginning is spread over the whole grid."""
     full = [
@@ -90,6 +93,13 @@ PARTS = {
         *(Training("german", rate, batch) for batch in GERMAN_BATCHES for rate in GERMAN_RATES),
     ],
 }
+
+
+def missing(*parts: str) -> list[Training]:
+    """The trainings of these parts that are not in the table yet."""
+    table = pd.read_parquet(TABLE, columns=_FIELDS) if TABLE.is_file() else pd.DataFrame(columns=_FIELDS)
+    known = {Training(*row) for row in table.itertuples(index=False)}
+    return [training for part in parts for training in PARTS[part] if training not in known]
 
 
 def config_of(training: Training, folder: Path, model: Path | None) -> TrainConfig:
@@ -174,9 +184,8 @@ def main() -> None:
         real_data.make_german(asked.german, folder / "german.csv")
         asked.processes = 1  # whisper-base takes 7 GB
     table = pd.read_parquet(TABLE) if TABLE.is_file() else pd.DataFrame()
-    known = {Training(*row) for row in table[_FIELDS].itertuples(index=False)} if len(table) else set()
-    left = [training for part in asked.parts for training in PARTS[part] if training not in known]
-    print(f"{len(known)} trainings are in the table, {len(left)} are left", flush=True)
+    left = missing(*asked.parts)
+    print(f"{len(left)} trainings are left", flush=True)
     threads = max(1, (os.cpu_count() or 1) // asked.processes)
     began = time.monotonic()
     context = multiprocessing.get_context("spawn")
@@ -201,8 +210,6 @@ def main() -> None:
                     flush=True,
                 )
 
-
-_FIELDS = [field.name for field in dataclasses.fields(Training)]
 
 if __name__ == "__main__":
     main()
