@@ -38,20 +38,6 @@ def chosen_clips(sources: Sequence[str], count: int, seed: int) -> list[int]:
     return sorted(chosen)
 
 
-def on_part(clips: ClipErrors, part: ClipErrors, seed: int) -> ClipErrors | None:
-    """Of the errors on all clips those on the part on which others were measured.
-
-    None where it is not known which clips these are: of several sources, of which an error does not tell its own.
-    """
-    rows = chosen_clips([""] * len(clips.words), len(part.words), seed)
-    words = clips.words[rows]
-    return (
-        ClipErrors(clips.word_errors[rows], words, clips.worst_of)
-        if np.array_equal(words, part.words)
-        else None
-    )
-
-
 def enough_clips(utterances: ClipErrors) -> int | None:
     """How many clips give a WER with a standard error of about half a point; None where those are all.
 

@@ -43,8 +43,6 @@ Stage = Literal["finished", "failed", "running", "interrupted", "unfinished"]
 `unfinished`: it has not ended, and nobody here can see whether a process still runs it."""
 LEAST_TRIALS = 12
 """Comparable trials below which the importance of settings is not computed."""
-_BROKEN_OFF = {"early_stopped": "was stopped early", "diverged": "diverged", "failed": "failed"}
-"""Of trials without a result at the full budget: others were interrupted."""
 _LEAST_WER = 0.01
 """WERs below it count as it, where ratios are taken."""
 
@@ -291,15 +289,13 @@ class Analysis(Experiment):
             return f"{name} won; no other settings are shown to be better"
         repeats = [run for run in self.state.repeats_of(usual.trial_id) if run.status == "completed"]
         if not repeats and usual.status != "completed":
-            return f"not known, because the training with {name} {_BROKEN_OFF.get(usual.status, 'was interrupted')}"
+            return f"not known, because the training with {name} did not come to its end"
         own, winners = self._repeats(repeats or [usual]), self._repeats(self.winning_runs)
-        base, apart, where = objective_value(self.state.base_rates), 0.0, ""
-        if not repeats and self.state.baseline.trial_rates:
-            winners, there = self._on_clips_of(own[0], winners)
-            base, where = self.trial_base_value, ", measured like the trials"
-            apart = abs(there - base)
+        base = objective_value(self.state.base_rates_for((repeats or [usual])[0]))
+        where = ", measured like the trials" if self.state.baseline.trial_rates and not repeats else ""
         low, high = settings_difference(winners, own, self.seeds)
-        # What lies between them beside seeds and clips, such as another window, the base model alone shows.
+        # What another window, or fewer clips, make besides, the base model alone shows.
+        apart = abs(objective_value(self.state.base_rates) - base)
         low, high = low - apart, high + apart
         mean = statistics.fmean(run.value for run in own)
         points = mean - statistics.fmean(run.value for run in winners)
@@ -314,32 +310,12 @@ class Analysis(Experiment):
         )
 
     def _repeats(self, runs: Sequence[Trial]) -> list[Repeat]:
-        """What is compared of trainings; of those that were measured."""
         files = CheckpointFiles(self.folder)
         return [
             Repeat(run.trial_id, run.best_value, run.seconds, clips_of(files, run.checkpoint))
             for run in runs
             if run.best_value is not None
         ]
-
-    def _on_clips_of(self, trial: Repeat, repeats: list[Repeat]) -> tuple[list[Repeat], float]:
-        """Repeats, which are measured on all clips, and the base model's objective, on those that trials have.
-
-        On all where it is not known which these are: of several sources, or where errors by clip are gone.
-        """
-        from trainer.scoring.part import on_part
-
-        every = [baseline_clips(self.folder.path), *(repeat.clips for repeat in repeats)]
-        parts = [
-            part
-            for clips in every
-            if clips and trial.clips and (part := on_part(clips, trial.clips, self.settings.base.data_seed))
-        ]
-        if len(parts) < len(every):
-            return repeats, objective_value(self.state.base_rates)
-        base, *known = parts
-        alike = zip(repeats, known, strict=True)
-        return [dataclasses.replace(repeat, value=part.rate, clips=part) for repeat, part in alike], base.rate
 
     @property
     def who(self) -> str:

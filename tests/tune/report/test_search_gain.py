@@ -6,11 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from made_experiments import MadeLog, change_settings, made_trial, write_experiment
 
-from trainer.scoring.part import chosen_clips
 from tune.experiments.events import Baseline, Entry, GuardsJudged, SearchEnded
 from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import ExperimentFolder
@@ -64,25 +62,11 @@ def test_without_a_gain_there_is_no_share_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trial", "how"),
-    [
-        (made_trial(1, [50.0]), "was stopped early"),
-        (made_trial(1, []), "diverged"),
-        (made_trial(1, [50.0], error="it broke"), "failed"),
-    ],
+    "trial", [made_trial(1, [50.0]), made_trial(1, []), made_trial(1, [50.0], error="it broke")]
 )
-def test_a_training_with_the_usual_settings_that_did_not_come_to_its_end(
-    trial: Any, how: str, tmp_path: Path
-) -> None:
-    expected = f"not known, because the training with {USUAL} {how}"
-    assert text_of(searched(tmp_path, trial)) == expected
-
-
-def test_one_that_a_budget_ended_was_interrupted(tmp_path: Path) -> None:
-    """The screen reads a state in which it still runs."""
-    found = analyse(searched(tmp_path))
-    found.state.records["001"].status = "running"
-    assert found.search_text == f"not known, because the training with {USUAL} was interrupted"
+def test_a_training_with_the_usual_settings_that_did_not_come_to_its_end(trial: Any, tmp_path: Path) -> None:
+    text = text_of(searched(tmp_path, trial))
+    assert text == f"not known, because the training with {USUAL} did not come to its end"
 
 
 def judged(found: Analysis, run: str, passed_over: str) -> Analysis:
@@ -152,35 +136,7 @@ class TestMeasuredOtherwise:
         low, high = interval_of(found)
         assert low < 0 and high > 100, "how much the window matters is not known"
 
-    def test_on_a_part_of_the_clips_the_winner_counts_on_the_same(self, tmp_path: Path) -> None:
-        """The part is easier for all models, and the usual settings have one error more on each of its clips."""
-        part = chosen_clips([""] * 200, 60, 0)
-        errors = np.where(np.isin(np.arange(200), part), np.arange(200) % 2, 4 + np.arange(200) % 3)
-
-        def write(path: Path, numbers: Any) -> None:
-            content = {"word_errors": np.asarray(numbers).tolist(), "words": [10] * len(numbers)}
-            path.write_text(json.dumps(content))
-
-        usual = 100 * (errors[part] + 1).sum() / 600
-        folder = searched(tmp_path, made_trial(1, [50.0, 30.0, usual]), baseline=90.0)
-        for run in ("002-r1", "002-r2"):
-            write(folder.path / "trials" / run / "checkpoint_3200" / "utterances.json", errors)
-        write(folder.path / "trials" / "001" / "checkpoint_3200" / "utterances.json", errors[part] + 1)
-        write(folder.path / "baseline_utterances.json", errors + 2)
-        rates = [
-            {**RATES, "wer": 100 * rows.sum() / 10 / len(rows)} for rows in (errors + 2, errors[part] + 2)
-        ]
-        rates[1]["clips"] = 60.0
-        change_settings(folder.path, baseline=Baseline(rates=rates[0], trial_rates=rates[1], trial_clips=60))
-        found = text_of(folder)
-        assert found.startswith(
-            f"10.00 points more than one training with {USUAL}, which gained 10.00, measured like"
-        )
-        low, high = interval_of(found)
-        assert 10 - low == pytest.approx(high - 10, abs=0.02)
-        assert high - 10 < 2.5, "the clips are paired, and agree"
-
-    def test_of_several_sources_it_is_not_known_which_clips_they_were(self, tmp_path: Path) -> None:
+    def test_on_a_part_of_the_clips_the_interval_is_as_wide_as_both_are_unsure(self, tmp_path: Path) -> None:
         folder = searched(tmp_path)
         path = folder.path / "trials" / "001" / "checkpoint_3200" / "utterances.json"
         path.write_text(json.dumps({"word_errors": [1.2] * 60, "words": [10.5] * 60}))

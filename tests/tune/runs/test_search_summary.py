@@ -88,33 +88,6 @@ def test_without_a_comparison_the_best_is_told_to_be_lucky(text: str, tmp_path: 
     ]
 
 
-@pytest.mark.parametrize(
-    ("usual", "text"),
-    [
-        (
-            None,
-            r"2\.90 points more than one training with U, which gained 48\.00; 95 % interval 0\.\d\d to 5\.\d\d points",
-        ),
-        ([12.0, 13.0], r"3\.40 points more than 2 trainings with U, which gained 47\.50; 95 % interval .*"),
-        (
-            [9.3, 9.5],
-            r"0\.30 points more than 2 trainings with U, .*; within noise: 95 % interval -0\.\d\d to .*",
-        ),
-        ([8.0, 8.2], "U won; no other settings are shown to be better"),
-    ],
-)
-def test_what_the_search_itself_gained(usual: list[float] | None, text: str, tmp_path: Path) -> None:
-    """The usual settings are trial 001; with repeats of their own they are compared by these."""
-    repeats = {"004": [9.0, 9.2]}
-    if usual is not None:
-        repeats |= {"001": usual, "002": [11.5, 11.7], "003": [12.0, 12.2]}
-    (line,) = [
-        line for line in printed(search_outcome(tmp_path, repeats=repeats)) if line.startswith("search ")
-    ]
-    known = re.escape("the usual settings (trial 001)")
-    assert re.fullmatch("search    " + text.replace("U", known), line)
-
-
 def test_a_verdict_holds_until_another_trial_ends(tmp_path: Path) -> None:
     outcome = search_outcome(tmp_path)
     assert any(line.startswith("winner ") for line in printed(outcome))
