@@ -9,7 +9,6 @@ import json
 import os
 import random
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -131,7 +130,3 @@ def act(action: str, target: Path) -> None:
     with little_memory(int(most.read_text())) if most.exists() else contextlib.nullcontext():
         actions[action](settings, target)
     leave_group()
-
-
-if __name__ == "__main__":
-    act(sys.argv[1], Path(sys.argv[2]))
