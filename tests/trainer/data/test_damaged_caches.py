@@ -116,19 +116,14 @@ prepare(TrainConfig(**json.loads(sys.argv[1])), at, workers=2, waveforms=True)
 
 
 @pytest.fixture
-def many(tmp_path: Path, processor_folder: Path, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
+def many(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
     """Clips in several shards."""
     monkeypatch.setattr(trainer.data.feature_store, "SHARD_CLIPS", SHARD)
     rows = examples(CLIPS)
     write_clips(tmp_path / "clips", rows)
     (tmp_path / "clips" / rows[8].file).write_bytes(b"no audio")
-    manifest = write_manifest(tmp_path / "all.csv", records(rows))
-    return TrainConfig(
-        model=str(processor_folder),
-        data=str(manifest),
-        cache_dir=str(tmp_path / "cache"),
-        row_filter="language=en,language=de",
-    )
+    write_manifest(Path(config.data), records(rows))
+    return config
 
 
 @pytest.fixture
