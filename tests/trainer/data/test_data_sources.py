@@ -185,9 +185,6 @@ def test_folder_without_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("audio", "text"),
     [
-        ("audio", "text"),
-        ("path", "sentence"),
-        ("file_name", "transcription"),
         ("audio_filepath", "Transcript"),
         ("WAV", "label"),
         ("Audio_Path", "text"),
