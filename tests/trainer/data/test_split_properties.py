@@ -1,8 +1,7 @@
 """Whatever table of clips, texts, speakers, files and split values: what must hold of the splits."""
 
-import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +37,12 @@ def tables(draw: st.DrawFn) -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all files that rows may name."""
-    with tempfile.TemporaryDirectory() as name:
-        for number in range(61):
-            (Path(name) / f"{number}.wav").touch()
-        yield Path(name)
+    folder = tmp_path_factory.mktemp("place")
+    for number in range(61):
+        (folder / f"{number}.wav").touch()
+    return folder
 
 
 def load(place: Path, rows: list[Row], **settings: Any) -> ClipTable | None:
