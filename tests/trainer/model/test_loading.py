@@ -163,32 +163,21 @@ def model(folder: Path, width: int, layers: int, decoder_layers: int | None = No
 
 
 @pytest.mark.parametrize(
-    ("size", "expected"),
+    ("size", "method", "usual", "lowest", "highest"),
     [
-        ((384, 4), 3.75e-5),
-        ((768, 12), 1.25e-5),
-        ((1280, 32), 4.375e-6),
-        ((1280, 32, 4), 5e-5),  # large-v3-turbo
+        ((384, 4), "full", 3.75e-5, 1e-5, 1e-5),
+        ((768, 12), "full", 1.25e-5, 5e-6, 2e-4),
+        ((1280, 32), "full", 4.375e-6, 1e-5, 3e-5),
+        ((1280, 32, 4), "full", 5e-5, 6.25e-6, 1e-4),  # large-v3-turbo
+        ((1280, 32), "lora", 8.75e-5, 1e-5, 1e-5),
     ],
 )
-def test_by_size(tmp_path: Path, size: tuple[int, ...], expected: float) -> None:
-    assert default_learning_rate(model(tmp_path, *size)) == expected
-
-
-@pytest.mark.parametrize(
-    ("size", "method", "lowest", "highest"),
-    [
-        ((768, 12), "full", 5e-6, 2e-4),
-        ((1280, 32), "full", 1e-5, 3e-5),
-        ((1280, 32, 4), "full", 6.25e-6, 1e-4),
-        ((1280, 32), "lora", 1e-5, 1e-5),
-    ],
-)
-def test_published_rates_are_those_of_the_size_and_method(
-    tmp_path: Path, size: tuple[int, ...], method: str, lowest: float, highest: float
+def test_usual_and_published_rates_are_those_of_the_size_and_method(
+    tmp_path: Path, size: tuple[int, ...], method: str, usual: float, lowest: float, highest: float
 ) -> None:
-    rates = published_rates(model(tmp_path, *size).replace(method=method))
-    assert (rates[0], rates[-1]) == (lowest, highest)
+    config = model(tmp_path, *size).replace(method=method)
+    rates = published_rates(config)
+    assert (default_learning_rate(config), rates[0], rates[-1]) == (usual, lowest, highest)
 
 
 def test_a_model_that_knows_less_takes_more(tmp_path: Path) -> None:
