@@ -62,23 +62,16 @@ def test_it_trains_and_goes_on_exactly(config: TrainConfig, tmp_path: Path, opti
         assert torch.equal(found[name], weights), name
 
 
-def test_warmup_stable_decay_has_its_rates_whatever_is_evaluated(config: TrainConfig) -> None:
-    """20 steps: 4 of warmup, 11 at the peak, 5 in which the rate falls as 1 - sqrt."""
-    schedule = {"scheduler_type": "warmup_stable_decay", "decay_ratio": 0.25, "warmup_ratio": 0.2}
-    config = config.replace(**schedule, train_batch_size=2, epochs=None, max_steps=20, learning_rate=1e-3)
-    expected = [step / 4 for step in range(4)] + [1.0] * 11 + [1 - math.sqrt(step / 5) for step in range(5)]
-    one = rows_of(config.replace(evaluations=1))
-    assert [row["learning_rate"] for row in one] == pytest.approx([1e-3 * factor for factor in expected])
-    many = rows_of(config.replace(evaluate_at=(12, 28, 40)))
-    assert [row["learning_rate"] for row in many] == [row["learning_rate"] for row in one]
-
-
 WSD = "warmup_stable_decay"
 
 
 @pytest.mark.parametrize(
     ("settings", "factors"),
     [
+        (
+            {"scheduler_type": WSD, "decay_ratio": 0.5, "warmup_ratio": 0.25, "evaluate_at": (1, 3, 6)},
+            [0, 1 / 2, 1, 1, *(1 - math.sqrt(step / 4) for step in range(4))],
+        ),
         (
             {"scheduler_type": WSD, "decay_ratio": 1.0, "warmup_steps": 6},
             [*(step / 6 for step in range(7)), 1 - math.sqrt(1 / 2)],
@@ -91,12 +84,12 @@ WSD = "warmup_stable_decay"
         ({"scheduler_type": "constant_with_warmup", "warmup_ratio": 0.0}, [1] * 8),
         ({"warmup_ratio": 0.25, "evaluate_at": (2, 5)}, [0, 1 / 2, *(step / 6 for step in range(6, 0, -1))]),
     ],
-    ids=["the decay takes what the warmup leaves", "constant", "steps", "none", "linear"],
+    ids=["wsd", "the decay takes what the warmup leaves", "constant", "steps", "none", "linear"],
 )
 def test_schedules_have_their_rates(
     config: TrainConfig, settings: dict[str, Any], factors: list[float]
 ) -> None:
-    """The linear one has its end at the full budget, whatever is evaluated on the way."""
+    """They have their end at the full budget, whatever is evaluated on the way."""
     quick = {"epochs": None, "max_steps": 8, "train_batch_size": 1, "evaluations": 1, "learning_rate": 1e-3}
     config = config.replace(**quick | settings)
     assert [row["learning_rate"] for row in rows_of(config)] == pytest.approx(
