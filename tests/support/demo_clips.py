@@ -8,9 +8,7 @@ import numpy as np
 import soundfile
 
 from trainer.data.audio import SAMPLE_RATE
-from trainer.model.pretrained import DEMO_MODEL
-
-DATA = DEMO_MODEL.parent / "data"
+from trainer.data.sources import DEMO_DATA
 
 
 @functools.cache
@@ -18,7 +16,7 @@ def demo_clips(split: str = "test") -> list[tuple[np.ndarray, str]]:
     """Samples (float32, 16 kHz) and text of each clip of a split."""
     import pyarrow.parquet as pq
 
-    rows = pq.read_table(DATA / f"{split}.parquet").to_pylist()
+    rows = pq.read_table(DEMO_DATA / f"{split}.parquet").to_pylist()
     return [
         (soundfile.read(io.BytesIO(row["audio"]["bytes"]), dtype="float32")[0], row["text"]) for row in rows
     ]
