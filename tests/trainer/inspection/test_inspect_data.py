@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
+from demo_clips import demo_clips
 from make_data import tone, write_processor
 from pages import Page
 from planted_faults import Planter, load_rows
 
 from trainer.config import TrainConfig
-from trainer.data.audio import AudioSource, decode_each, read_audio
+from trainer.data.audio import AudioSource, decode_each
 from trainer.data.clip import Clip
-from trainer.data.clips import load_clips
 from trainer.data.prepared import prepare
 from trainer.errors import DataError
 from trainer.inspection.characters import odd_characters
@@ -162,15 +162,6 @@ def test_data_in_another_language_than_named_is_told(tmp_path: Path) -> None:
 RATE = 16_000
 
 
-@pytest.fixture(scope="module")
-def speech() -> list[np.ndarray]:
-    """Clips of the demo with some words: float32 (samples,) at 16 kHz."""
-    clips = [
-        clip for clip in load_clips(TrainConfig(max_train_clips=60)).splits["train"] if len(clip.text) > 15
-    ]
-    return [read_audio(clip.source()) for clip in clips[:8]]
-
-
 CODINGS = {
     "opus": (48_000, "OGG", "OPUS"),
     "telephone": (8000, "WAV", "ULAW"),
@@ -179,7 +170,7 @@ CODINGS = {
 
 
 @pytest.mark.parametrize("coding", CODINGS)
-def test_clipping_shows_in_every_format(coding: str, speech: list[np.ndarray]) -> None:
+def test_clipping_shows_in_every_format(coding: str) -> None:
     rate, kind, subtype = CODINGS[coding]
 
     def share_clipped(audio: np.ndarray) -> float:
@@ -190,7 +181,7 @@ def test_clipping_shows_in_every_format(coding: str, speech: list[np.ndarray]) -
         assert isinstance(sound, Sound)
         return sound.clipped
 
-    for audio in speech:
+    for audio in [audio for audio, text in demo_clips("train") if len(text) > 15][:8]:
         loudest = audio / np.abs(audio).max()
         assert share_clipped(0.9 * loudest) < 0.001 < share_clipped(np.clip(5 * loudest, -1, 1))
 
