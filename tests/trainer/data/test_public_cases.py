@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
+from demo_clips import srt
 from make_data import RATE, load, refused, sizes, tone
 
 from trainer.config import TrainConfig
@@ -217,18 +218,12 @@ READ = {
         settings={"task": "translate", "language": "de"},
     ),
     "1.2 English of Japanese speech is joined with spaces": Case(
-        {
-            f"{name}.srt": "1\n00:00:00,000 --> 00:00:00,200\nWell,\nI\n\n2\n00:00:00,200 --> 00:00:00,400\nknow\n"
-            for name in ("a", "b")
-        },
+        dict.fromkeys(("a.srt", "b.srt"), srt([(0, 0.2, "Well,\nI"), (0.2, 0.4, "know")])),
         {"Well, I know": 0.4},
         settings={"task": "translate", "language": "ja"},
     ),
     "1.3 Chinese lines and cues": Case(
-        {
-            f"{name}.srt": "1\n00:00:00,000 --> 00:00:00,200\n你好\n世界\n\n2\n00:00:00,200 --> 00:00:00,400\n再见\n"
-            for name in ("a", "b")
-        },
+        dict.fromkeys(("a.srt", "b.srt"), srt([(0, 0.2, "你好\n世界"), (0.2, 0.4, "再见")])),
         {"你好世界再见": 0.4},
         settings={"language": "zh"},
     ),
