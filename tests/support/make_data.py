@@ -237,6 +237,12 @@ def snapshot(data: PreparedData) -> dict[str, list[object]]:
     }
 
 
+def pitch_of(audio: np.ndarray) -> float:
+    """The strongest frequency in Hz, of 16 kHz audio."""
+    spectrum = np.abs(np.fft.rfft(audio * np.hanning(len(audio)), 8 * len(audio)))
+    return float(np.argmax(spectrum)) * RATE / (8 * len(audio))
+
+
 def encode(
     audio: np.ndarray,
     coding: str | None,

@@ -8,6 +8,7 @@ import pytest
 import soundfile
 from hypothesis import example, given
 from hypothesis import strategies as st
+from make_data import pitch_of
 
 from trainer.augmentation.augmenter import Augmenter, draw_changes
 from trainer.augmentation.effects import (
@@ -41,12 +42,6 @@ def room(seconds: float) -> np.ndarray:
     return np.concatenate([np.ones(1), np.zeros(100), answer]).astype(np.float32)
 
 
-def pitch(samples: np.ndarray) -> float:
-    """The loudest frequency in hertz."""
-    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples)), 8 * len(samples)))
-    return float(np.argmax(spectrum)) * RATE / (8 * len(samples))
-
-
 def power_between(samples: np.ndarray, low: float, high: float) -> float:
     """Mean power density of a band in decibels."""
     power = np.abs(np.fft.rfft(samples)) ** 2
@@ -63,7 +58,7 @@ def test_speed_moves_the_pitch(factor: float) -> None:
     clip = tone(440, seconds=2)
     faster = change_speed(clip, factor)
     assert len(faster) == stretched(len(clip), factor) == round(2 * RATE / factor)
-    assert pitch(faster) == pytest.approx(440 * factor, rel=0.003)
+    assert pitch_of(faster) == pytest.approx(440 * factor, rel=0.003)
     assert decibels(faster[800:-800], clip) == pytest.approx(0, abs=0.3)
 
 

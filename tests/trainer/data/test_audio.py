@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from make_data import tone
+from make_data import pitch_of, tone
 
 from trainer.data.audio import AudioError, AudioFile, AudioSource, DecodedAudio, decode_each, read_audio
 
@@ -14,12 +14,6 @@ FORMATS = (
     "wav.PCM_16 wav.FLOAT wav.PCM_24 wav.PCM_U8 wav.ULAW wav.IMA_ADPCM aiff.PCM_16 caf.FLOAT flac.PCM_16"
 )
 FORMATS += " ogg.VORBIS ogg.OPUS mp3.MPEG_LAYER_III"
-
-
-def pitch_of(audio: np.ndarray) -> float:
-    """The strongest frequency in Hz, of 16 kHz audio."""
-    spectrum = np.abs(np.fft.rfft(audio * np.hanning(len(audio))))
-    return float(np.argmax(spectrum) * 16_000 / len(audio))
 
 
 @pytest.mark.parametrize("name", FORMATS.split())
