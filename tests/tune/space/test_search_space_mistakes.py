@@ -115,11 +115,6 @@ BAD_FILES = {
     # Settings of scheduler and searcher
     "scheduler key": (LR + "scheduler: {rung: 3}", "2: scheduler: unknown setting 'rung'; did you mean rungs?"),
     "rungs": (LR + "scheduler: {rungs: 2.5}", "rungs=2.5: must be a whole number from 1 to 10"),
-    # Settings that do not fit each other
-    "warmup": (
-        "warmup_ratio: {type: float, low: 0, high: 0.1}\nwarmup_steps: 100",
-        "1: warmup_ratio: is searched without effect: warmup_steps overrides it; remove one",
-    ),
 }
 # fmt: on
 
