@@ -63,14 +63,7 @@ def test_every_option_is_a_keyword(
 FALLING = {"type": "float", "low": 1e-3, "high": 1e-5}
 FOUR = {"train_batch_size": {"type": "choice", "values": [4]}}
 MISTAKES: list[tuple[Callable[..., Any], dict[str, Any], type[UserError], str]] = [
-    (search, {"space": "lr_bach"}, SpaceError, "lr_bach: no such file; did you mean lr_batch?"),
     (search, {"space": {"learning_rate": FALLING}}, SpaceError, "space: learning_rate: low=0.001 is above"),
-    (
-        search,
-        {"space": FOUR, "trials": 20, "dry_run": True},
-        ConfigError,
-        "trials=20: space has only 1 different settings; take trials=1, or add values to it",
-    ),
     (
         search,
         {"space": "lr_batch", "settings": {"max_steps": None, "spec_augment": True, "dropout": 2}},
@@ -85,13 +78,6 @@ MISTAKES: list[tuple[Callable[..., Any], dict[str, Any], type[UserError], str]] 
         "argument trials: invalid int value: 'many'; see help(search)",
     ),
     (search, {"space": "lr_batch", "plateau_points": 1}, ConfigError, "plateau=N; add that or remove"),
-    (
-        search,
-        {"space": "lr_batch", "guard": ["a.csv", "b.csv:-1"]},
-        ConfigError,
-        "b.csv:-1: MAX_LOSS -1 must be",
-    ),
-    (search, {"resume": "nothing"}, ExperimentError, "no experiment 'nothing' in experiments"),
     (train, {"trial": "001"}, ConfigError, "from_experiment=EXPERIMENT, whose settings"),
     (
         train,
@@ -107,7 +93,6 @@ MISTAKES: list[tuple[Callable[..., Any], dict[str, Any], type[UserError], str]] 
         "by=town: no such column",
     ),
     (transcribe, {"model": "demo", "audio": "x.wav"}, DataError, "x.wav: no such file or folder"),
-    (transcribe, {"model": "demo", "audio": ".", "batch_size": 0}, ConfigError, "batch_size=0: must be at"),
 ]
 
 
@@ -131,10 +116,6 @@ def test_mistakes_are_raised_in_the_words_of_python(
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        (
-            "--resume x: is a training; use tune-whisper train --resume x",
-            "resume=x: is a training; use train(resume='x')",
-        ),
         ("mend that, and tune-whisper --resume x goes on", "mend that, and search(resume='x') goes on"),
         (
             "mend that, and tune-whisper search --resume x goes on",
