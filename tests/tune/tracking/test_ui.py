@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -93,24 +93,20 @@ def test_it_serves_until_it_is_told_to_stop(storage: Path) -> None:
     assert processes_with(served) == []
 
 
-def refused(capsys: pytest.CaptureFixture[str], storage: Path, *words: object) -> str:
-    assert main(["ui", *map(str, words), "--storage", str(storage)]) == 2
-    return capsys.readouterr().err
-
-
-def test_a_port_that_is_taken(storage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken(storage: Path, refused: Callable[..., str]) -> None:
+    words = ["ui", "new one", "--storage", str(storage), "--port"]
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
-        told = refused(capsys, storage, "new one", "--port", taken)
+        told = refused(*words, str(taken))
         assert f"--port {taken}: cannot be used, or others use it; choose another" in told
-    assert "--port 70000: cannot be used" in refused(capsys, storage, "new one", "--port", 70000)
+    assert "--port 70000: cannot be used" in refused(*words, "70000")
 
 
-def test_a_store_that_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_is_gone(tmp_path: Path, refused: Callable[..., str]) -> None:
     MadeLog(tmp_path / "moved", f"sqlite:///{tmp_path}/before/mlflow.db").session()
-    told = refused(capsys, tmp_path, "moved")
+    told = refused("ui", "moved", "--storage", str(tmp_path))
     assert "its MLflow store " in told and "before/mlflow.db is gone" in told
 
 
