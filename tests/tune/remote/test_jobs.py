@@ -198,8 +198,10 @@ def test_addresses_where_no_ray_answers(
                 assert told in printed.splitlines()[-1] and PLANTED not in printed
         somebody_else.shutdown()
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert main(["cluster"]) == 2
-    assert "RAY_ADDRESS=10.0.0.1:6379: is not the address of" in capsys.readouterr().err
+    for command in ("list", "cluster"):
+        assert main([command]) == 2
+        told = "RAY_ADDRESS=10.0.0.1:6379: is not the address of a cluster's dashboard"
+        assert told in capsys.readouterr().err
 
 
 def test_headers_that_are_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
