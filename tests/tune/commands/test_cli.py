@@ -78,7 +78,6 @@ MISTAKES = {
     "store away": ("--tracking-uri http://127.0.0.1:9", ["127.0.0.1:9"]),
     "gpu hours": ("--gpu-hours -1", ["--gpu-hours -1", "above 0"]),
     "gpu hours without": ("--gpu-hours 4 --dry-run", ["--gpu-hours 4", "--time-budget"]),
-    "warm start": ("--warm-start none", ["none", "no experiment"]),
     "unknown command": (
         "exprt x",
         ["'exprt': no such command; did you mean export? there are search, inspect"],
