@@ -187,7 +187,6 @@ def test_repeats_count_for_the_gpu_hours_and_their_failures_end_the_final_round(
     ("text", "seconds"),
     [
         ("8h", 28800),
-        ("90m", 5400),
         ("1h30m", 5400),
         ("45s", 45),
         ("2d", 172800),
