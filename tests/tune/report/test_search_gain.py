@@ -90,16 +90,6 @@ def test_where_the_guards_pass_over_the_lowest_mean_its_lead_is_not_denied(tmp_p
     )
 
 
-def test_where_the_guards_pass_over_the_usual_settings_what_that_costs_is_told(tmp_path: Path) -> None:
-    folder = searched(
-        tmp_path, made_trial(1, [50.0, 30.0, 10.9]), repeats={"001": [10.0, 10.4], "002": [15.0, 15.4]}
-    )
-    text = judged(analyse(folder), "002-r1", "001-r1").search_text
-    assert text.startswith(
-        f"5.00 points less than 2 trainings with {USUAL}, which gained 49.80; 95 % interval"
-    )
-
-
 def test_repeats_of_an_earlier_final_round_count_rather_than_the_trial(tmp_path: Path) -> None:
     """They are measured as the winner's are, with seeds by which nothing was chosen."""
     made = MadeLog(tmp_path / "made")
