@@ -100,7 +100,6 @@ def check_drops(config: TrainConfig, drops: Sequence[Drop], *, total: int, windo
     """
     if not drops:
         return []
-    text = describe_drops(drops, window)
     bad = [drop for drop in drops if drop.reason not in (HELD_OUT, OTHER_SPLIT)]  # of those nothing is wrong
     wanted = total - len(drops) + len(bad)
     share = len(bad) / max(wanted, 1)
@@ -113,7 +112,11 @@ def check_drops(config: TrainConfig, drops: Sequence[Drop], *, total: int, windo
             f"(the first is {_first(bad)}); max_dropped_share={config.max_dropped_share:g} allows fewer; "
             f"to go on without them: --set max_dropped_share={enough:g}"
         )
-    return [f"dropped {len(drops)} of {total} clips: {text}"]
+    return [drops_note(drops, total, window)]
+
+
+def drops_note(drops: Sequence[Drop], total: int, window: float | None = None) -> str:
+    return f"dropped {len(drops)} of {total} clips: {describe_drops(drops, window)}"
 
 
 def _first(drops: Sequence[Drop]) -> str:

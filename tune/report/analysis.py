@@ -138,11 +138,8 @@ class Analysis(Experiment):
     def recipe_trial(self) -> Trial | None:
         """The trial that had them, one of the first of every search; None before it began."""
         space, recipe = self.space, self.recipe
-        if space is None:
-            return None
-        return next(
-            (trial for trial in self.trials if space.point_of(trial.config, self.shared) == recipe), None
-        )
+        points = ((trial, space.point_of(trial.config, self.shared)) for trial in self.trials if space)
+        return next((trial for trial, point in points if point == recipe), None)
 
     @functools.cached_property
     def _study(self) -> tuple[list[Trial], optuna.Study]:

@@ -119,13 +119,12 @@ def _as_guard_errors(guard: Guard) -> Iterator[None]:
 
 def look_at_clips(config: TrainConfig, *, augments: bool) -> tuple[ClipTable, list[str]]:
     """The clips before any is dropped for its audio, which is not read, and what was decided about the splits."""
-    from trainer.data.drops import describe_drops
+    from trainer.data.drops import drops_note
 
     table = load_table(config, augments=augments)
     notes = list(table.notes)
     if table.drops:
-        total = table.total + len(table.drops)
-        notes.append(f"dropped {len(table.drops)} of {total} clips: {describe_drops(table.drops)}")
+        notes.append(drops_note(table.drops, table.total + len(table.drops)))
     return table, notes
 
 

@@ -29,7 +29,7 @@ OUTCOMES: dict[Status, str] = {
     "interrupted": "interrupted",
     "running": "running",
 }
-"""How the ends of trials are told, in this order."""
+"""The words for a trial's status, in the order in which they are shown."""
 
 
 @dataclasses.dataclass(frozen=True)
