@@ -256,14 +256,14 @@ class LiveDisplay(abc.ABC):
 
 
 class _LiveLines(Live):
-    """Draws what is live once a second, and with it the lines that came meanwhile.
+    """Draws what is live twice a second, and with it the lines that came meanwhile.
 
     Each print of rich's draws all that is live anew: a table of trials at every event took more time than all else
     that a driver does for a trial.
     """
 
     def __init__(self, shown: LiveDisplay, console: Console) -> None:
-        super().__init__(shown, console=console, refresh_per_second=1, transient=True)
+        super().__init__(shown, console=console, refresh_per_second=2, transient=True)
         self.lines: collections.deque[Text] = collections.deque()
 
     def refresh(self) -> None:
