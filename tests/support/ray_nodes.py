@@ -110,10 +110,10 @@ class Nodes:
 
     def add(self, *, cpus: int = 0, gpus: int = 0, hidden: Sequence[Path] = ()) -> subprocess.Popen[bytes]:
         """Start a worker node, to which these folders are empty, and wait until it is up."""
-        (here,) = self.folder.glob("session_2*/node_ip_address.json")
-        of_head = here.read_text()
+        of_head = {path: path.read_text() for path in self.folder.glob("session_2*/node_ip_address.json")}
         node = self._start([f"--address={self.address}"], cpus, gpus, hidden)
-        here.write_text(of_head)
+        for path, text in of_head.items():  # Ray before 2.60 writes one file for all nodes of a folder
+            path.write_text(text)
         return node
 
     def _start(
