@@ -27,8 +27,8 @@ from tune.search.finalists import (
     seed_noise,
     settings_difference,
 )
+from tune.search.projections import projected
 from tune.search.records import Trial, trial_of
-from tune.search.samplers import projected
 from tune.search.searcher import EarlierTrial, optuna_trial
 from tune.util.console import short_source
 
@@ -151,6 +151,8 @@ class Analysis(Experiment):
         those that reached no rung, are left out: their settings may have nothing to do with it; so are those of an
         earlier space that lie outside.
         """
+        import optuna
+
         space, of_optuna = self.space, []
         assert space is not None  # a training has none, and nothing to compare
         points = {trial.trial_id: space.point_of(trial.config, self.shared) for trial in self.trials}
@@ -169,7 +171,10 @@ class Analysis(Experiment):
                 status, value = "completed", _log(trial.best_value)
             one = EarlierTrial(points[trial.trial_id] or {}, curve, value, self.state.budget_of(trial))
             of_optuna.append(optuna_trial(one, space, status))
-        return trials, projected(of_optuna)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        study = optuna.create_study()
+        study.add_trials(projected(of_optuna))
+        return trials, study
 
     @functools.cached_property
     def expected(self) -> dict[str, float]:

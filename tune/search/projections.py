@@ -1,83 +1,85 @@
-"""What trainings that were stopped early would have come to, by what others gained from there on."""
+"""What trials that were stopped early would have come to, by what others gained from there on."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
+    from optuna.trial import FrozenTrial, TrialState
 
-_NEAR = 0.2
-"""Distance at which a training's gain says little of another's, in a space of sides 1."""
-_FAR_WEIGHT = 0.02
-
-
-@dataclasses.dataclass(frozen=True)
-class Curve:
-    """One training: rates at shares of its own full budget.
-
-    A share, and not samples, since trainings may differ in their budget (`max_steps` with other batches), and the
-    learning-rate schedule of each runs out at its own end.
-    """
-
-    shares: list[float]
-    """Above 0, rising; the last one is 1 where the training had its whole budget."""
-    rates: list[float]
-    """At each of them; lower is better."""
-    place: np.ndarray
-    """The settings as a point, each from 0 to 1; not a number where the training has no such setting."""
+BUDGET = "budget"
+"""User attribute: samples of a trial's full budget, where not all trials have the longest."""
 
 
-def best_so_far(rates: Sequence[float]) -> list[float]:
-    """The lowest rate until each: what a model exported there would have."""
-    return list(itertools.accumulate(rates, min))
+def projected(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """The trials as the Gaussian process is to see them, which knows nothing of trials that were stopped early.
 
-
-def expected_ends(curves: Sequence[Curve]) -> list[float]:
-    """The rate of each training at its full budget: its own where it came there, else a projection.
-
-    That is its last rate less what others gained from there to each later share at which any was measured, those
-    with near settings above all: a high learning rate is quick and gains little later. Between two evaluations a
-    rate is taken to change evenly with the logarithm of the share, so that trainings measured at other shares (of
-    another experiment, or of another budget) count as well. Where nobody was measured on both sides of a stretch,
-    those that were later are continued backwards.
+    Each counts with its WER at its full budget: its own where it came there, else a projection. That is its lowest WER
+    so far less what others gained, in the mean, from there to each later share of their budgets at which any was
+    measured. A share, and not samples, since trials may differ in their budget (`max_steps` with other batches), and
+    the learning-rate schedule of each runs out at its own end. Between two evaluations a WER is taken to change evenly
+    with the logarithm of the share, so that trials measured at other shares (of another experiment, or of another
+    budget) count as well. Failed and diverged trials count as the worst.
     """
     import numpy as np
+    from optuna.trial import TrialState
 
-    shares = sorted({share for curve in curves for share in curve.shares})
-    at = [math.log(share) for share in shares]
-    within = np.array([_rates(curve, at) for curve in curves])
-    beyond = np.array([_rates(curve, at, backwards=True) for curve in curves])
-    places = [curve.place for curve in curves]
-    ends = []
-    for curve in curves:
-        end, weights = curve.rates[-1], None
-        for here, there in itertools.pairwise(range(shares.index(curve.shares[-1]), len(shares))):
-            gains = within[:, here] - within[:, there]
-            if np.isnan(gains).all():
-                gains = beyond[:, here] - beyond[:, there]
-            passed = ~np.isnan(gains)
-            if passed.any():
-                if weights is None:
-                    apart = np.array([np.nansum((place - curve.place) ** 2) for place in places])
-                    weights = np.exp(-apart / (2 * _NEAR**2)) + _FAR_WEIGHT
-                end -= float(np.average(gains[passed], weights=weights[passed]))
-        ends.append(end)
-    return ends
+    longest = max((seen for trial in trials for seen in trial.intermediate_values), default=1)
+    curves = {
+        index: _curve(trial, longest)
+        for index, trial in enumerate(trials)
+        if trial.intermediate_values or trial.value is not None
+    }
+    at = sorted({place for places, _ in curves.values() for place in places})
+    wers = np.array([np.interp(at, *curve, left=np.nan, right=np.nan) for curve in curves.values()])
+    gains = [_mean(wers[:, here] - wers[:, there]) for here, there in itertools.pairwise(range(len(at)))]
+    ends = {index: wers[-1] - sum(gains[at.index(places[-1]) :]) for index, (places, wers) in curves.items()}
+    worst = max(ends.values(), default=None)
+    found = []
+    for index, trial in enumerate(trials):
+        value = worst if trial.state == TrialState.FAIL else ends.get(index)
+        state = TrialState.RUNNING if value is None else TrialState.COMPLETE
+        found.append(with_outcome(trial, state, value))
+    return found
 
 
-def _rates(curve: Curve, at: Sequence[float], *, backwards: bool = False) -> np.ndarray:
-    """A training's rates at logarithms of shares, not a number where it was not measured on both sides."""
+def _mean(gains: np.ndarray) -> float:
+    """Of those that are known; 0 where none is."""
     import numpy as np
 
-    own = [math.log(share) for share in curve.shares]
-    rates = np.interp(at, own, curve.rates, left=np.nan, right=np.nan)
-    if backwards and len(own) > 1:
-        slope = (curve.rates[1] - curve.rates[0]) / (own[1] - own[0])
-        before = np.array(at) < own[0]
-        rates[before] = curve.rates[0] + slope * (np.array(at)[before] - own[0])
-    return rates
+    known = gains[~np.isnan(gains)]
+    return float(known.mean()) if len(known) else 0.0
+
+
+def _curve(trial: FrozenTrial, longest: int) -> tuple[list[float], list[float]]:
+    """Logarithms of the shares of a trial's budget at which it was measured, and its lowest WER until each."""
+    seen = sorted(trial.intermediate_values)
+    wers = list(itertools.accumulate((trial.intermediate_values[samples] for samples in seen), min))
+    if trial.value is not None:
+        seen, wers = seen or [longest], [*wers[:-1], trial.value]
+        budget = seen[-1]
+    else:
+        budget = max(trial.user_attrs.get(BUDGET, longest), seen[-1])
+    return [math.log(samples / budget) for samples in seen], wers
+
+
+def with_outcome(
+    trial: FrozenTrial,
+    state: TrialState,
+    value: float | None = None,
+    intermediate_values: Mapping[int, float] | None = None,
+) -> FrozenTrial:
+    """The same settings with another outcome."""
+    import optuna
+
+    return optuna.trial.create_trial(
+        state=state,
+        value=value,
+        params=trial.params,
+        distributions=trial.distributions,
+        intermediate_values=dict(intermediate_values or {}),
+    )

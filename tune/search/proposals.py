@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.threads import one_torch_thread
-from tune.search.samplers import as_tpe_sees, gaussian_process, projected, tpe
+from tune.search.projections import projected, with_outcome
 from tune.space.conditions import key_of
 from tune.space.parameters import ChoiceParameter, IntParameter
 
 if TYPE_CHECKING:
+    import numpy as np
     import optuna
+    from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
     from tune.space.parameters import FloatParameter, Parameter
     from tune.space.space import SearchSpace
 
-_ATTEMPTS = 10
+_ATTEMPTS = 6
 """Draws of a point that was not tried yet before one of the others is taken."""
 _MOST_POINTS = 100_000
 """Points of a space that are looked at for one that was not tried yet."""
@@ -33,6 +37,11 @@ def propose(
     earlier: Sequence[FrozenTrial] = (),
 ) -> dict[str, Any] | None:
     """The next settings, which no trial had before; None where every point of the space was tried.
+
+    Settings of which no trial has ended, and all while fewer than `startup_trials` have, are drawn at random, from a
+    range's prior where it has one. Priors shape random proposals only: both models learn from what those came to. A
+    scale that is bent by the prior would leave them blind at its far ends, where what was measured may prove the prior
+    wrong.
 
     Args:
         space: what to search, its bounds resolved.
@@ -48,43 +57,90 @@ def propose(
 
     if first := next(filter(is_new, space.try_first), None):
         return dict(first)
-    random, trials = np.random.default_rng((seed, number)), [*earlier, *trials]
+    random, known = np.random.default_rng((seed, number)), [*earlier, *trials]
+    ended = [trial for trial in known if trial.state.is_finished()]
+    enough = len(ended) >= space.searcher.startup_trials
+    learned = {key for trial in ended for key in trial.params} if enough else set()
     # The process needs the same parameters in all trials; what differs between branches it would not know.
-    by_process = len(trials) < space.searcher.gp_trials and not space.deciding
-    model = projected(trials) if by_process else _tpe_model(trials)
+    by_process = len(known) < space.searcher.gp_trials and not space.deciding
+    model = _model(known, by_process)
+
+    def value(trial: optuna.Trial, name: str, parameter: Parameter) -> Any:
+        key = key_of(name, parameter)
+        return _suggested(trial, key, parameter) if key in learned else _drawn(parameter, random)
+
     for attempt in range(_ATTEMPTS):
         if by_process and attempt == _ATTEMPTS // 2:  # the same corner of the space again and again
-            by_process, model = False, _tpe_model(trials)
+            by_process, model = False, _model(known, by_process=False)
         sampler_seed = int(random.integers(2**31))
-        model.sampler = (gaussian_process if by_process else tpe)(space, sampler_seed)
+        model.sampler = _process(sampler_seed) if by_process else _tpe(space, sampler_seed)
         with one_torch_thread() if by_process else contextlib.nullcontext():
-            trial = (
-                model.ask()
-            )  # one whose point was tried stays in the model as running, hence as a poor one
-            point = space.draw(
-                lambda name, parameter, trial=trial: _suggested(trial, key_of(name, parameter), parameter)  # type: ignore[misc]
-            )
+            trial = model.ask()  # where its point was tried it stays in the model, as one that is running
+            point = space.draw(functools.partial(value, trial))
         if is_new(point):
             return point
     # One branch may have few points and all of them tried, while another has a range of real numbers.
-    every = space.all_points(real=lambda parameter: _rounded(parameter.drawn(random.random()), parameter))
+    every = space.all_points(real=lambda parameter: _drawn(parameter, random))
     left = list(filter(is_new, itertools.islice(every, _MOST_POINTS)))
     return left[int(random.integers(len(left)))] if left else None
 
 
-def _tpe_model(trials: Sequence[FrozenTrial]) -> optuna.Study:
+def _drawn(parameter: Parameter, random: np.random.Generator) -> Any:
+    """A value at random, from the prior where there is one."""
+    if isinstance(parameter, ChoiceParameter):
+        return parameter.values[int(random.integers(len(parameter.values)))]
+    return _rounded(parameter.drawn(random.random()), parameter)
+
+
+def _model(trials: Sequence[FrozenTrial], by_process: bool) -> optuna.Study:
     import optuna
 
-    model = optuna.create_study(direction="minimize")
-    model.add_trials([as_tpe_sees(trial) for trial in trials])
+    model = optuna.create_study()
+    model.add_trials(projected(trials) if by_process else [_for_tpe(trial) for trial in trials])
     return model
 
 
-def _suggested(trial: optuna.Trial, key: str, parameter: Parameter) -> Any:
-    """A sampler's value; real numbers to six digits, as people write them.
+def _process(seed: int) -> BaseSampler:
+    import optuna
 
-    So the last bits of a sum change no proposal either.
+    return optuna.samplers.GPSampler(seed=seed, n_startup_trials=0, deterministic_objective=False)
+
+
+def _tpe(space: SearchSpace, seed: int) -> BaseSampler:
+    """In a space with conditions each group of settings that come together has its own model."""
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of `group`
+        return optuna.samplers.TPESampler(
+            seed=seed,
+            n_startup_trials=0,
+            n_ei_candidates=24,  # all is named, since defaults differ between versions
+            multivariate=True,
+            group=bool(space.deciding),
+            constant_liar=True,
+        )
+
+
+def _for_tpe(trial: FrozenTrial) -> FrozenTrial:
+    """A trial as TPE is to see it.
+
+    Optuna leaves out failed trials, so that it proposes settings that have no memory again and again, and takes
+    running ones for poor until they end, so that it learns from a good one only when its whole budget is spent.
+    Here failed and diverged trials count as poor ones, as running ones do with `constant_liar`, and a running one
+    counts by its last evaluation, as one that was stopped there.
     """
+    from optuna.trial import TrialState
+
+    if trial.state == TrialState.FAIL:
+        return with_outcome(trial, TrialState.RUNNING)
+    stopped = trial.state == TrialState.RUNNING and trial.intermediate_values
+    state = TrialState.PRUNED if stopped else trial.state
+    value = trial.value if state == TrialState.COMPLETE else None
+    return with_outcome(trial, state, value, trial.intermediate_values)
+
+
+def _suggested(trial: optuna.Trial, key: str, parameter: Parameter) -> Any:
     if isinstance(parameter, ChoiceParameter):
         return trial.suggest_categorical(key, parameter.values)
     low, high = parameter.low, parameter.high
@@ -93,12 +149,16 @@ def _suggested(trial: optuna.Trial, key: str, parameter: Parameter) -> Any:
     if isinstance(parameter, IntParameter):
         step = int(parameter.step or 1)
         return trial.suggest_int(key, int(low), int(high), step=step, log=parameter.log)
-    value = trial.suggest_float(key, low, high, step=parameter.step, log=parameter.log)
-    return value if parameter.step is not None else _rounded(value, parameter)
+    return _rounded(trial.suggest_float(key, low, high, step=parameter.step, log=parameter.log), parameter)
 
 
-def _rounded(value: float, parameter: FloatParameter) -> float:
-    """To six digits, within the range."""
+def _rounded(value: Any, parameter: FloatParameter | IntParameter) -> Any:
+    """Real numbers to six digits, as people write them, within the range.
+
+    So the last bits of a sum change no proposal either.
+    """
+    if isinstance(parameter, IntParameter) or parameter.step is not None:
+        return value
     low, high = parameter.low, parameter.high
     assert low is not None
     assert high is not None

@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tune.search.projections import BUDGET
 from tune.search.proposals import propose
-from tune.search.samplers import BUDGET
 from tune.search.scheduler import TRIAL_ID
 
 if TYPE_CHECKING:

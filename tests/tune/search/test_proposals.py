@@ -8,7 +8,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from tune.search.samplers import BUDGET, projected
+from tune.search.projections import BUDGET, projected
 
 
 def one(
@@ -37,7 +37,7 @@ def complete(curve: Mapping[int, float], **options: Any) -> optuna.trial.FrozenT
 def seen_by_the_gaussian_process(*trials: optuna.trial.FrozenTrial) -> list[float | None]:
     study = optuna.create_study()
     study.add_trials(trials)  # they get their numbers
-    return [trial.value for trial in projected(study.get_trials(deepcopy=False)).trials]
+    return [trial.value for trial in projected(study.get_trials(deepcopy=False))]
 
 
 def falling(budget: int, end: float = 10.7, fall: float = 20.3 / math.log(9)) -> Callable[[int], float]:
