@@ -44,6 +44,8 @@ MADE_UP_BUDGET = 9216
 """Samples of a full trial: nine times 1024, a multiple of all effective batches."""
 CAP = 32
 """Samples of a search, in full trials."""
+MOST_TRIALS = 200
+"""Of a sampler of Optuna's: some propose settings that fail at once without end, which costs no samples."""
 SLOTS = (1, 4, 16)
 """Trials at a time. With four, none of them can end before four full trials' worth of samples are spent."""
 AFTER = (4, 8, 16, 32)
@@ -146,8 +148,11 @@ class Sampled(Source):
         self._space, self._seed, self._records, self._sampler = space, seed, records, sampler
         self._known = Searcher(space, seed=seed, records=records)
 
-    def _next(self) -> tuple[str, dict[str, Any]]:
+    def _next(self) -> tuple[str, dict[str, Any]] | None:
         number = len(self._records) + 1
+        self.exhausted = number > MOST_TRIALS
+        if self.exhausted:
+            return None
         if number <= len(self._space.try_first):
             return f"{number:03d}", dict(self._space.try_first[number - 1])
         study = optuna.create_study(sampler=self._sampler(seed=1000 * self._seed + number))
