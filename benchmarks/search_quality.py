@@ -45,7 +45,7 @@ MADE_UP_BUDGET = 9216
 CAP = 32
 """Samples of a search, in full trials."""
 MOST_TRIALS = 200
-"""Of a sampler of Optuna's: some propose settings that fail at once without end, which costs no samples."""
+"""That a search begins: some samplers propose settings that fail at once without end, which costs no samples."""
 SLOTS = (1, 4, 16)
 """Trials at a time. With four, none of them can end before four full trials' worth of samples are spent."""
 AFTER = (4, 8, 16, 32)
@@ -148,11 +148,8 @@ class Sampled(Source):
         self._space, self._seed, self._records, self._sampler = space, seed, records, sampler
         self._known = Searcher(space, seed=seed, records=records)
 
-    def _next(self) -> tuple[str, dict[str, Any]] | None:
+    def _next(self) -> tuple[str, dict[str, Any]]:
         number = len(self._records) + 1
-        self.exhausted = number > MOST_TRIALS
-        if self.exhausted:
-            return None
         if number <= len(self._space.try_first):
             return f"{number:03d}", dict(self._space.try_first[number - 1])
         study = optuna.create_study(sampler=self._sampler(seed=1000 * self._seed + number))
@@ -198,6 +195,7 @@ def ours(
         records=records,
         source=Sampled(space, seed, records, sampler) if sampler else None,
         slots=slots,
+        trials=MOST_TRIALS,
         samples=CAP * own[-1],
     ).finished
 
@@ -258,9 +256,7 @@ def _random_points(case: Case, seed: int) -> Iterator[dict[str, Any]]:
     source = random.Random(seed)
 
     def drawn(_: str, each: Parameter) -> Any:
-        return (
-            source.choice(each.values) if isinstance(each, ChoiceParameter) else each.drawn(source.random())
-        )
+        return each.drawn(source.random())
 
     finite = all(each.points() for own in case.space.ranges.values() for each in own)
     for point in itertools.chain(case.space.try_first, iter(lambda: case.space.draw(drawn), None)):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.threads import one_torch_thread
 from tune.search.projections import projected, with_outcome
 from tune.space.conditions import key_of
-from tune.space.parameters import ChoiceParameter, IntParameter
+from tune.space.parameters import ChoiceParameter, FloatParameter, IntParameter
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
-    from tune.space.parameters import FloatParameter, Parameter
+    from tune.space.parameters import Parameter
     from tune.space.space import SearchSpace
 
 _ATTEMPTS = 6
@@ -65,9 +65,9 @@ def propose(
     by_process = len(known) < space.searcher.gp_trials and not space.deciding
     model = _model(known, by_process)
 
-    def value(trial: optuna.Trial, name: str, parameter: Parameter) -> Any:
+    def value(trial: optuna.Trial | None, name: str, parameter: Parameter) -> Any:
         key = key_of(name, parameter)
-        return _suggested(trial, key, parameter) if key in learned else _drawn(parameter, random)
+        return _suggested(trial, key, parameter) if trial and key in learned else _drawn(parameter, random)
 
     for attempt in range(_ATTEMPTS):
         if by_process and attempt == _ATTEMPTS // 2:  # the same corner of the space again and again
@@ -75,7 +75,8 @@ def propose(
         sampler_seed = int(random.integers(2**31))
         model.sampler = _process(sampler_seed) if by_process else _tpe(space, sampler_seed)
         with one_torch_thread() if by_process else contextlib.nullcontext():
-            trial = model.ask()  # where its point was tried it stays in the model, as one that is running
+            # Where its point was tried it stays in the model, as one that is running, hence poor.
+            trial = model.ask() if learned else None
             point = space.draw(functools.partial(value, trial))
         if is_new(point):
             return point
@@ -87,8 +88,6 @@ def propose(
 
 def _drawn(parameter: Parameter, random: np.random.Generator) -> Any:
     """A value at random, from the prior where there is one."""
-    if isinstance(parameter, ChoiceParameter):
-        return parameter.values[int(random.integers(len(parameter.values)))]
     return _rounded(parameter.drawn(random.random()), parameter)
 
 
@@ -152,12 +151,12 @@ def _suggested(trial: optuna.Trial, key: str, parameter: Parameter) -> Any:
     return _rounded(trial.suggest_float(key, low, high, step=parameter.step, log=parameter.log), parameter)
 
 
-def _rounded(value: Any, parameter: FloatParameter | IntParameter) -> Any:
+def _rounded(value: Any, parameter: Parameter) -> Any:
     """Real numbers to six digits, as people write them, within the range.
 
     So the last bits of a sum change no proposal either.
     """
-    if isinstance(parameter, IntParameter) or parameter.step is not None:
+    if not isinstance(parameter, FloatParameter) or parameter.step is not None:
         return value
     low, high = parameter.low, parameter.high
     assert low is not None

@@ -266,6 +266,10 @@ class ChoiceParameter:
         values = tuple(default_learning_rate if value is None else value for value in self.values)
         return dataclasses.replace(self, values=values)
 
+    def drawn(self, share: float) -> Any:
+        """The choice at a share of them, from 0 to below 1; drawn evenly it makes all alike."""
+        return self.values[int(share * len(self.values))]
+
     def points(self) -> list[Any]:
         return list(self.values)
 

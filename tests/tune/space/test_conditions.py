@@ -10,6 +10,7 @@ import yaml
 from plans import LR, Load
 
 from tune.search.proposals import propose
+from tune.search.searcher import EarlierTrial, optuna_trial
 from tune.space.parameters import FloatParameter
 from tune.util.errors import SpaceError
 
@@ -156,6 +157,19 @@ def test_random_proposals_are_drawn_from_the_prior(load: Load) -> None:
     assert statistics.mean(steps) == pytest.approx(50, abs=4)
     assert statistics.stdev(steps) == pytest.approx(24, abs=3)
     assert statistics.mean(point["dropout"] for point in points) == pytest.approx(0.45, abs=0.06)
+
+
+def test_a_branch_that_no_trial_had_is_drawn_from_its_prior(load: Load) -> None:
+    space = load(
+        "method: {type: choice, values: [full, lora]}\n"
+        "dropout: {type: float, low: 0, high: 0.9, prior: 0.8, when: {method: lora}}\nsearcher: {startup_trials: 3}\n"
+    )
+    known = [
+        optuna_trial(EarlierTrial({"method": "full"}, [(9, wer)], wer), space) for wer in (40.0, 30.0, 20.0)
+    ]
+    points = [propose(space, seed, [], 9, known) or {} for seed in range(60)]
+    shares = [point["dropout"] for point in points if point["method"] == "lora"]
+    assert len(shares) > 3 and statistics.mean(shares) > 0.55
 
 
 METHODS = """\
