@@ -133,10 +133,9 @@ def _for_tpe(trial: FrozenTrial) -> FrozenTrial:
 
     if trial.state == TrialState.FAIL:
         return with_outcome(trial, TrialState.RUNNING)
-    stopped = trial.state == TrialState.RUNNING and trial.intermediate_values
-    state = TrialState.PRUNED if stopped else trial.state
-    value = trial.value if state == TrialState.COMPLETE else None
-    return with_outcome(trial, state, value, trial.intermediate_values)
+    if trial.state == TrialState.RUNNING and trial.intermediate_values:
+        return with_outcome(trial, TrialState.PRUNED, intermediate_values=trial.intermediate_values)
+    return trial
 
 
 def _suggested(trial: optuna.Trial, key: str, parameter: Parameter) -> Any:

@@ -1,7 +1,7 @@
 """The three kinds of searched parameters: a float range, a range of whole numbers, a choice of values.
 
-Each may have a condition (`when`), and a range a centre from which random proposals are drawn (`prior`). `None` stands
-for `auto` wherever a learning rate is expected: the model is not known while the file is read.
+Each may have a condition (`when`), and a range a distribution from which random proposals are drawn (`prior`). `None`
+stands for `auto` wherever a learning rate is expected: the model is not known while the file is read.
 """
 
 from __future__ import annotations
@@ -88,11 +88,13 @@ class _Range:
     step: float | None = None
     """Only `low`, `low + step`, ...; a `high` that is not on this grid is lowered to its last point."""
     prior: float | Literal["auto"] | None = None
-    """Centre of a normal distribution, on a logarithmic scale a log-normal one, from which random proposals come; its
-    standard deviation is a quarter of the range. `auto` (learning rate only) is the default of the model's size; `None`
-    draws from everywhere alike."""
+    """Centre of a normal distribution, on a logarithmic scale a log-normal one, from which random proposals come.
+    `auto` (learning rate only) is the default of the model's size; `None` draws from everywhere alike."""
     when: When = ()
     """Where it is searched."""
+    prior_spread: float | None = None
+    """Standard deviation of that distribution, on a logarithmic scale a factor above 1; `None` is a quarter of the
+    range."""
 
     kind: ClassVar[str]
     number: ClassVar[type]
@@ -129,6 +131,10 @@ class _Range:
             and not _within(self.low, self.high, float(self.prior or 0))
         ):
             problems.append(f"prior={self.prior:g}: must lie in the range ({self._ends()})")
+        least = 1 if self.log else 0
+        if self.prior_spread is not None and self.prior_spread <= least:
+            what = "a factor above 1, with log: true" if self.log else "above 0"
+            problems.append(f"prior: spread={self.prior_spread:g}: must be {what}")
         return problems
 
     def contains(self, value: Any) -> bool:
@@ -173,10 +179,15 @@ class _Range:
         first, last, mean = (math.log(end) for end in ends) if self.log else ends
         value = first + share * (last - first)
         if self.prior is not None:
-            normal = NormalDist(mean, (last - first) / 4)
+            normal = NormalDist(mean, self._standard_deviation(last - first))
             start, end = normal.cdf(first), normal.cdf(last)
             value = normal.inv_cdf(min(max(start + share * (end - start), 1e-12), 1 - 1e-12))
         return self.nearest(math.exp(value) if self.log else value)
+
+    def _standard_deviation(self, width: float) -> float:
+        if self.prior_spread is None:
+            return width / 4
+        return math.log(self.prior_spread) if self.log else self.prior_spread
 
     def points(self) -> list[Any] | None:
         """All values in rising order; None for a range of real numbers."""
@@ -199,6 +210,8 @@ class _Range:
         step = "" if self.step is None else f", in steps of {self.step:g}"
         near = "the model's default" if self.prior == AUTO else self.prior
         prior = "" if near is None else f", most likely near {near if isinstance(near, str) else f'{near:g}'}"
+        if self.prior_spread is not None:
+            prior += f" (within {'a factor of ' if self.log else ''}{self.prior_spread:g})"
         whole = ", whole" if self.number is int else ""
         scale = ", log scale" if self.log else ""
         return self._ends() + whole + scale + step + prior + describe_when(self.when)
@@ -213,7 +226,9 @@ class _Range:
             name: AUTO if value is None else value for name, value in (("low", self.low), ("high", self.high))
         }
         step = {} if self.step is None else {"step": self.step}
-        prior = {} if self.prior is None else {"prior": self.prior}
+        prior: dict[str, Any] = {} if self.prior is None else {"prior": self.prior}
+        if self.prior_spread is not None:
+            prior = {"prior": {"center": self.prior, "spread": self.prior_spread}}
         return {"type": self.kind, **bounds, "log": self.log, **step, **prior, **_when_dict(self.when)}
 
     def _known(self) -> tuple[float, float]:

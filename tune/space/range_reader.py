@@ -129,20 +129,35 @@ def _range(
         problems.add(nodes["log"], f"{name}: log={log!r}: must be true or false")
         log = False  # the bounds are still judged
     step: Any = None
-    prior: Any = None
     if "step" in nodes:  # its sign and size are judged together with the range, and so is the prior
         allowed = "a whole number of at least 1" if kind == "int" else "a number above 0"
         step = _number(name, "step", nodes["step"], int if kind == "int" else float, allowed, problems)
-    if "prior" in nodes and scalar(nodes["prior"]) == AUTO and _auto_allowed(name, kind):
-        prior = AUTO
-    elif "prior" in nodes:
-        prior = _number(name, "prior", nodes["prior"], float, "a number of the range", problems)
+    prior, spread = _prior(name, nodes["prior"], kind, problems) if "prior" in nodes else (None, None)
     if BAD in (low, high):
         return None
     if step is BAD or (kind == "int" and step == 1):
         step = None
     parameter = IntParameter if kind == "int" else FloatParameter
-    return parameter(low, high, log, step, None if prior is BAD else prior, when)
+    return parameter(
+        low, high, log, step, None if prior is BAD else prior, when, None if spread is BAD else spread
+    )
+
+
+def _prior(name: str, node: yaml.Node, kind: str, problems: Problems) -> tuple[Any, Any]:
+    """Centre and spread: the centre alone, or a mapping of both."""
+    spread: Any = None
+    if isinstance(node, yaml.MappingNode):
+        entries = {key: value for key, _, value in items(node, problems, f"{name}: prior: ")}
+        if set(entries) != {"center", "spread"}:
+            problems.add(
+                node, f"{name}: prior: must be a number, or have both keys, as in {{center: 1, spread: 2}}"
+            )
+            return BAD, BAD
+        spread = _number(name, "prior: spread", entries["spread"], float, "a number", problems)
+        node = entries["center"]
+    if scalar(node) == AUTO and _auto_allowed(name, kind):
+        return AUTO, spread
+    return _number(name, "prior", node, float, "a number of the range", problems), spread
 
 
 def _bound(

@@ -17,7 +17,7 @@ from tune.util.errors import SpaceError
 SPACE = """\
 learning_rate:
   - {type: float, low: 1e-6, high: 1e-4, log: true, when: {group_by_length: false}, prior: auto}
-  - {type: float, low: 1e-5, high: 1e-3, log: true, prior: 1e-4}
+  - {type: float, low: 1e-5, high: 1e-3, log: true, prior: {center: 1e-4, spread: 3}}
 mask_time_prob: {type: float, low: 0.02, high: 0.2, when: {spec_augment: true, train_batch_size: [8, 16]}}
 spec_augment: {type: choice, values: [false, true], when: {group_by_length: false}}
 group_by_length: {type: choice, values: [false, true]}
@@ -48,7 +48,7 @@ def test_it_is_described_and_named(load: Load) -> None:
     space = load(SPACE).resolve(1e-5)
     assert dict(space.describe()) == {
         "learning_rate": "1e-06 to 0.0001, log scale, most likely near 1e-05, where group_by_length is false; "
-        "1e-05 to 0.001, log scale, most likely near 0.0001",
+        "1e-05 to 0.001, log scale, most likely near 0.0001 (within a factor of 3)",
         "mask_time_prob": "0.02 to 0.2, where spec_augment is true and train_batch_size is 8 or 16",
         "spec_augment": "one of false, true, where group_by_length is false",
         "group_by_length": "one of false, true",
@@ -146,12 +146,16 @@ def test_random_proposals_are_drawn_from_the_prior(load: Load) -> None:
         "learning_rate: {type: float, low: 1e-6, high: 1e-2, log: true, prior: 1e-4}\n"
         "warmup_steps: {type: int, low: 0, high: 100, step: 10, prior: 50}\n"
         "dropout: {type: float, low: 0, high: 0.9}\n"
+        "weight_decay: {type: float, low: 1e-4, high: 1, log: true, prior: {center: 1e-2, spread: 2}}\n"
     ).resolve(1e-5)
     points = [propose(space, seed, [], 1) or {} for seed in range(300)]
     rates = [math.log10(point["learning_rate"]) for point in points]
     assert statistics.mean(rates) == pytest.approx(-4, abs=0.15)
     # One decade, a quarter of the range, cut off at two of them.
     assert statistics.stdev(rates) == pytest.approx(0.88, abs=0.1)
+    decays = [math.log2(point["weight_decay"]) for point in points]
+    assert statistics.mean(decays) == pytest.approx(math.log2(1e-2), abs=0.2)
+    assert statistics.stdev(decays) == pytest.approx(1, abs=0.15)
     steps = [point["warmup_steps"] for point in points]
     assert {step % 10 for step in steps} == {0}
     assert statistics.mean(steps) == pytest.approx(50, abs=4)

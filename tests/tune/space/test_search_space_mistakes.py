@@ -97,6 +97,14 @@ BAD_FILES = {
         "dropout: {type: float, low: 0, high: 0.1, prior: 0.2}",
         "1: dropout: prior=0.2: must lie in the range (0 to 0.1)",
     ),
+    "prior without a spread": (
+        "dropout: {type: float, low: 0, high: 0.1, prior: {centre: 0.05, spread: 0.1}}",
+        "1: dropout: prior: must be a number, or have both keys, as in {center: 1, spread: 2}",
+    ),
+    "spread is no factor": (
+        "dropout: {type: float, low: 0.01, high: 0.1, log: true, prior: {center: 0.05, spread: 0.5}}",
+        "1: dropout: prior: spread=0.5: must be a factor above 1, with log: true",
+    ),
     "prior of a choice": (
         "dropout: {type: choice, values: [0, 0.1], prior: 0.1}",
         "1: dropout: unknown key 'prior'; choice has type, values, when",
