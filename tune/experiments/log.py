@@ -20,7 +20,6 @@ from typing import Any
 from trainer.files import flush
 from tune.experiments.events import Entry, Event, LineError, decode, encode
 from tune.experiments.folder import PROGRESS_FILE
-from tune.experiments.options import resume_command
 from tune.experiments.state import SearchState
 from tune.util.errors import ExperimentError
 
@@ -142,10 +141,8 @@ class ExperimentLog:
             os.close(file)
 
     def _cannot(self, error: OSError) -> ExperimentError:
-        command = resume_command(self.path.parent.name, self.state.options.kind)
-        return ExperimentError(
-            f"{self.path}: cannot be written: {error.strerror}; fix that, then go on with {command}"
-        )
+        advice = f"fix that, then go on with --resume {self.path.parent.name}"
+        return ExperimentError(f"{self.path}: cannot be written: {error.strerror}; {advice}")
 
 
 class ProgressLog:
