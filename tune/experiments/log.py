@@ -141,7 +141,7 @@ class ExperimentLog:
             os.close(file)
 
     def _cannot(self, error: OSError) -> ExperimentError:
-        advice = f"fix that, then go on with --resume {self.path.parent.name}"
+        advice = "fix that, then go on with --resume"
         return ExperimentError(f"{self.path}: cannot be written: {error.strerror}; {advice}")
 
 
