@@ -10,12 +10,17 @@ demo: $(STAMP)
 	$(BIN)/tune-whisper --space lr_batch.yaml --trials 8
 
 # Three files at a time, in the order of conftest.py: most tests wait for Ray's processes rather than compute.
+# Those with Ray's dashboard run alone: it starts ten processes, and Ray waits for them at most 20 s.
+TOGETHER := -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/tune/remote/test_jobs.py
+
 test: lint
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not occasional"
+	$(BIN)/python -m pytest $(TOGETHER) -m "not occasional"
+	$(BIN)/python -m pytest -m "not occasional" tests/tune/remote/test_jobs.py
 
 # With what is worth its time now and then: before an issue is called resolved.
 test-all: lint
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest $(TOGETHER)
+	$(BIN)/python -m pytest tests/tune/remote/test_jobs.py
 
 # The tests that need a CUDA card, which the others do not see.
 test-gpu: $(STAMP)
