@@ -72,7 +72,7 @@ bench-gpu: $(STAMP)
 # The newest Ray, in an environment of its own (Google's SDK asks for an older one): searches on several workers,
 # clusters that lose and gain nodes, trainings, jobs.
 NEWEST := .venv-newest-ray
-NEWEST_TESTS := tests/tune/workers/test_worker_group.py tests/tune/cluster/test_ray_nodes.py tests/tune/runs/test_train_command.py tests/tune/remote/test_jobs.py
+NEWEST_TESTS := tests/tune/cluster/test_ray_nodes.py tests/tune/runs/test_train_command.py tests/tune/remote/test_jobs.py
 
 test-newest-ray: $(NEWEST)/.installed
 	$(NEWEST)/bin/python -m pytest $(NEWEST_TESTS)

@@ -1,12 +1,16 @@
-"""Counting errors, aligning, intervals, comparisons, groups and signs: against jiwer and against known truth."""
+"""Errors, alignment, intervals, comparisons, groups, signs: against jiwer and known truth; the clips trials measure."""
 
 import random
+from typing import Any
 
 import jiwer
 import numpy as np
 import pytest
 from rich.cells import cell_len
+from training import evaluate, train
 
+from trainer.config import TrainConfig
+from trainer.data.prepared import prepare
 from trainer.scoring.alignment import (
     ClipErrors,
     ErrorCounts,
@@ -22,6 +26,7 @@ from trainer.scoring.intervals import compare, difference_interval, rate_interva
 from trainer.scoring.language_rules import split_characters
 from trainer.scoring.normalizers import Normalizer
 from trainer.scoring.objectives import combine
+from trainer.scoring.part import chosen_clips, enough_clips
 from trainer.scoring.scores import Reference, Scores, by_seconds, count_rates, group_by, score
 from tune.evaluation.tables import aligned_lines, difference_between, errors_in, verdict
 
@@ -317,3 +322,47 @@ def test_signs_of_a_language_without_spaces_are_told_in_its_own_writing() -> Non
         "insertions",
         "20 characters: 谢谢观看谢谢观看谢谢观看谢谢观看谢谢观看",
     )
+
+
+def rate(errors: ClipErrors, clips: list[int]) -> float:
+    return ClipErrors(errors.word_errors[clips], errors.words[clips]).rate
+
+
+def test_its_wer_is_about_half_a_point_off() -> None:
+    errors = ClipErrors(*made_up(np.random.default_rng(0), 20_000, 0.08))
+    count = enough_clips(errors)
+    assert count is not None and 500 < count < 2000
+    sources, every = [""] * 20_000, list(range(20_000))
+    found = [rate(errors, chosen_clips(sources, count, seed)) for seed in range(200)]
+    assert np.std(np.array(found) - rate(errors, every)) == pytest.approx(0.5, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        (ClipErrors(*made_up(np.random.default_rng(0), 20_000, 0.4)), 2000),
+        (ClipErrors(np.zeros(3000), np.full(3000, 9)), 500),
+        (ClipErrors(np.zeros(900), np.zeros(900)), None),
+    ],
+)
+def test_it_has_500_to_2000_clips(errors: ClipErrors, expected: int | None) -> None:
+    assert enough_clips(errors) == expected
+
+
+def test_it_is_always_the_same_and_has_each_source() -> None:
+    clips = ["easy"] * 900 + ["hard"] * 100
+    chosen = chosen_clips(clips, 200, 7)
+    assert chosen == chosen_clips(clips, 200, 7) != chosen_clips(clips, 200, 8)
+    assert len(set(chosen)) == 200
+    assert [clips[clip] for clip in chosen].count("hard") == 20
+    assert chosen_clips(clips, 1000, 7) == list(range(1000))
+
+
+def test_a_training_that_measures_a_part_is_the_same_training(small_config: TrainConfig) -> None:
+    config = small_config.replace(max_eval_clips=8, evaluate_at=(8, 16), max_steps=2, dropout=0.1)
+    data, rows, whole = prepare(config), list[dict[str, Any]](), list[dict[str, Any]]()
+    train(config, lambda row, folder: rows.append(dict(row)) if folder else None, data=data, clips=[1, 4, 6])
+    train(config, lambda row, folder: whole.append(dict(row)) if folder else None, data=data)
+    assert [row["loss"] for row in rows] == [row["loss"] for row in whole]
+    assert [row["eval_loss"] for row in rows] != [row["eval_loss"] for row in whole]
+    assert evaluate(config, data=data, clips=[1, 4, 6]).rates["clips"] == 3

@@ -1,22 +1,35 @@
-"""Streams of shards: which clips come in which order, what is kept of their source, and what cannot be streamed."""
+"""Streams of shards, in folders and buckets: which clips come in which order, what is refused, trainings on them."""
 
 import itertools
+import json
 import pickle
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import numpy as np
 import pytest
+from cut_proxy import CutProxy
+from gcs_server import served_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_data import CLIPS, demo_rows, streaming, write_shards
+from processes import run_workers
+from s3_server import S3Server, give_keys, s3_server
+from training import train
 
 from trainer.config import TrainConfig
 from trainer.data.audio import read_audio
 from trainer.data.clips import load_clips
+from trainer.data.prepared import prepare
+from trainer.data.streaming import shards as reading
 from trainer.data.streaming.stream import StreamedClip, TrainStream
 from trainer.errors import ConfigError, DataError
+from trainer.training import streamed
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TRAIN = sorted(Path(row["audio"]["path"]).stem for row in demo_rows("train", CLIPS["train"]))
 
 
@@ -154,3 +167,184 @@ def test_sources_that_cannot_be_streamed(small_config: TrainConfig, tmp_path: Pa
     assert "none of the first 40 training clips can be decoded" in refused(
         write_shards(tmp_path / "deaf", rows=rows)
     )
+
+
+def upload(server: S3Server, folder: Path, prefix: str) -> None:
+    client = boto3.client("s3", endpoint_url=server.endpoint, region_name="us-east-1")
+    for path in folder.iterdir():
+        client.upload_file(str(path), server.bucket, f"{prefix}/{path.name}")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with pytest.MonkeyPatch.context() as patch, s3_server() as running:
+        give_keys(patch)
+        patch.setattr(reading, "_WAIT_SECONDS", 0.3)
+        yield running
+
+
+@pytest.mark.parametrize("kind", ["parquet", "tar"])
+def test_a_bucket_is_streamed_as_a_folder_is(
+    server: S3Server, small_config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The same order; it waits while the store is away, and one line tells where that is for good."""
+    folder, proxy = write_shards(tmp_path / "shards", kind), CutProxy(server.endpoint)
+    proxy.start()
+    address = server.uri(kind).replace(str(server.port), str(proxy.port))
+    upload(server, folder, kind)
+    config = streaming(small_config, folder)
+    local, far = load_clips(config), load_clips(config.replace(data=address))
+    assert [clip.text for clip in far.splits["test"]] == [clip.text for clip in local.splits["test"]]
+    assert names(far.stream, 60, 2, 8) == names(local.stream, 60, 2, 8)
+
+    proxy.stop()
+    back = threading.Timer(1.5, proxy.start)
+    back.start()
+    assert names(far.stream, 60, 2, 8) == names(local.stream, 60, 2, 8)
+    back.join()
+    proxy.stop()
+    monkeypatch.setattr(reading, "PATIENCE_SECONDS", 1.0)
+    with pytest.raises(DataError) as error:
+        names(far.stream, 60, 2, 8)
+    assert "cannot be read for 1 s" in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ["parquet", "tar"])
+def test_a_damaged_shard_is_no_cut_connection(
+    server: S3Server, small_config: TrainConfig, tmp_path: Path, kind: str
+) -> None:
+    """Nobody waits for three minutes for it to be mended."""
+    folder = write_shards(tmp_path / "shards", kind)
+    [*_, last] = sorted(folder.glob("train*"))
+    content = last.read_bytes()
+    middle = len(content) // 2
+    last.write_bytes(
+        content[:middle] if kind == "tar" else content[:8] + bytes(middle) + content[8 + middle :]
+    )
+    upload(server, folder, f"damaged-{kind}")
+    told = (
+        r"-00003-of-00004\.tar is cut off: .*; write it again"
+        if kind == "tar"
+        else r"cannot be read: .*thrift.*; check"
+    )
+    with pytest.raises(DataError, match=told) as error:
+        names(
+            load_clips(streaming(small_config, folder, data=server.uri(f"damaged-{kind}"))).stream, 60, 2, 8
+        )
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_buckets_that_cannot_be_read(server: S3Server, small_config: TrainConfig) -> None:
+    def refused(data: str) -> str:
+        with pytest.raises(DataError) as error:
+            load_clips(streaming(small_config, Path("x"), data=data))
+        assert len(str(error.value).splitlines()) == 1
+        return str(error.value)
+
+    assert "found nothing" in refused(server.uri("empty")) or "cannot be read" in refused(server.uri("empty"))
+    assert "cannot be read" in refused(server.uri("speech").replace(server.bucket, "nobodys"))
+    with pytest.raises(DataError, match="can only be streamed; set streaming=true"):
+        load_clips(small_config.replace(data=server.uri("speech")))
+    with pytest.raises(ConfigError, match="the address has keys in it") as error:
+        streaming(small_config, Path("x"), data="s3://ID:hidden@bucket/speech")
+    assert "hidden" not in str(error.value)
+
+
+def test_a_bucket_of_google_is_streamed_as_a_folder_is(small_config: TrainConfig, tmp_path: Path) -> None:
+    folder = write_shards(tmp_path / "shards", "tar")
+    config = streaming(small_config, folder)
+    local = load_clips(config)
+    with served_folder(folder, "speech") as address:
+        assert address.startswith("gs://")
+        far = load_clips(config.replace(data=address))
+        assert [clip.text for clip in far.splits["test"]] == [clip.text for clip in local.splits["test"]]
+        assert names(far.stream, 60, 2, 8) == names(local.stream, 60, 2, 8)
+        with pytest.raises(DataError, match=r"found nothing|cannot be read"):
+            load_clips(config.replace(data=address.replace("/speech", "/other")))
+
+
+@pytest.fixture(scope="module")
+def config(small_config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    """12 steps of 4 clips: more than an epoch."""
+    folder = write_shards(tmp_path_factory.mktemp("shards"), "tar")
+    settings = {"max_samples": 48, "train_batch_size": 2, "gradient_accumulation_steps": 2, "evaluations": 2}
+    settings |= {"augment": 0.5, "dropout": 0.1, "max_eval_clips": 4, "log_every_seconds": 0.0}
+    return streaming(small_config, folder, **settings)
+
+
+def run(
+    config: TrainConfig, folder: Path, resume: Path | None = None
+) -> tuple[list[dict[str, Any]], list[list[str]]]:
+    """What a training in processes of its own reported, and the clips of each in their order."""
+    folder.mkdir(exist_ok=True)
+    if resume is not None:
+        (folder / "resume.json").write_text(json.dumps(str(resume)))
+    run_workers("train", config, folder)
+    rows = json.loads((folder / "rows-0.json").read_text())["rows"]
+    names = ("step", "loss", "grad_norm", "wer", "eval_loss", "samples_seen")
+    found = [{name: row[name] for name in names if name in row} for row in rows]
+    return found, [(folder / f"stream-{rank}").read_text().splitlines() for rank in range(config.workers)]
+
+
+def test_two_workers_go_on_with_the_same_clips_from_where_they_were_ended(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    """Between evaluations; every step, evaluation and clip of both is that of the unbroken training."""
+    config = config.replace(workers=2, gradient_accumulation_steps=1, spec_augment=True)
+    rows, clips = run(config, tmp_path / "unbroken")
+    (tmp_path / "ended").mkdir()
+    (tmp_path / "ended" / "ends-after").write_text("5")
+    assert run(config, tmp_path / "ended")[0][-1]["step"] == 5
+    resumed, rest = run(config, tmp_path / "resumed", tmp_path / "ended" / "kept-5")
+    later, again = ([row for row in found if row["step"] > 8] for found in (rows, resumed))
+    assert again == later, "of the first steps of a process it logs the mean"
+    for all_clips, last in zip(clips, rest, strict=True):
+        assert len(all_clips) == 24
+        assert last == all_clips[10:]
+    assert not set(clips[0][:20]) & set(clips[1][:20])
+
+
+def test_a_loading_process_reads_the_same(config: TrainConfig) -> None:
+    """Its threads decode; what was loaded ahead when the training ended changes nothing."""
+    data, losses = prepare(config), []
+    for loaders in (0, 3):
+        found: list[float] = []
+        train(
+            config.replace(dataloader_workers=loaders, max_samples=16, evaluations=1),
+            lambda metrics, _, found=found: found.append(metrics["loss"]),  # type: ignore[misc]
+            data=data,
+        )
+        losses.append(found)
+    assert losses[0] == losses[1]
+
+
+def test_clips_of_no_use_leave_their_places_empty(
+    small_config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of batches of one, a step without a usable clip has no gradient."""
+    rows = {split: demo_rows(split, count) for split, count in CLIPS.items()}
+    broken = rows["train"][::3]
+    for row in broken:
+        row["audio"] = {"bytes": b"noise", "path": row["audio"]["path"]}
+    rows["train"][1]["text"] = "word " * 500
+    settings = {"train_batch_size": 1, "max_samples": CLIPS["train"], "max_eval_clips": 2, "evaluations": 1}
+    settings |= {"max_dropped_share": 0.5, "log_every_seconds": 0.0}
+    config = streaming(small_config, write_shards(tmp_path, rows=rows), **settings)
+    seen: list[Any] = []
+    result = train(config, lambda metrics, _: seen.append(dict(metrics)))
+    assert not result.diverged
+    assert result.samples_seen == CLIPS["train"]
+    still = [row for row in seen if row["loss"] == row["grad_norm"] == 0.0 and "wer" not in row]
+    assert len(still) == len(broken) + 1
+    monkeypatch.setattr(streamed, "_ENOUGH", 20)
+    with pytest.raises(DataError) as error:
+        train(config.replace(max_dropped_share=0.1))
+    told = str(error.value)
+    assert "training clips read so far" in told and "unreadable audio" in told and len(told.splitlines()) == 1
+
+
+def test_hours_are_as_many_samples_as_clips_fill(config: TrainConfig) -> None:
+    data = prepare(config)
+    hours = config.replace(max_samples=None, max_hours=12 * data.stream.mean_seconds / 3600, evaluations=1)
+    assert train(hours, data=data).samples_seen == 12
