@@ -34,7 +34,7 @@ GRID: dict[str, tuple[Any, ...]] = {
 }
 LORA_GRID: dict[str, tuple[Any, ...]] = {"learning_rate": LORA_RATES, "lora_rank": LORA_RANKS}
 USUAL = {"learning_rate": 4, "warmup_ratio": 0, "train_batch_size": 1, "augmentation": 0}
-"""What searches begin with: the rate next to the usual one, a batch of 8, no augmentation."""
+"""What searches begin with: a rate in the middle of the grid, a batch of 8, no augmentation."""
 
 
 def grid_space(*, lora: bool = False, prior: float | None = None) -> SearchSpace:

@@ -30,7 +30,7 @@ class Log(TrainerCallback):
 def space(trial: optuna.Trial) -> dict[str, Any]:
     """That of `search_spaces/lr_batch.yaml` for the demo's model."""
     return {
-        "learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True),
+        "learning_rate": trial.suggest_float("learning_rate", 1e-5, 1e-3, log=True),
         "warmup_steps": trial.suggest_float("warmup_steps", 0.0, 0.3),  # a share, since transformers 5
         "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", [4, 8, 16]),
         "gradient_accumulation_steps": trial.suggest_categorical("gradient_accumulation_steps", [1, 2, 4]),

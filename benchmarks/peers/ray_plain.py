@@ -18,7 +18,7 @@ import ray.tune
 def lr_batch() -> dict[str, Any]:
     """The space of `search_spaces/lr_batch.yaml` for the demo's model."""
     return {
-        "learning_rate": ray.tune.loguniform(1e-4, 1e-2),
+        "learning_rate": ray.tune.loguniform(1e-5, 1e-3),
         "warmup_ratio": ray.tune.uniform(0.0, 0.3),
         "train_batch_size": ray.tune.choice([4, 8, 16]),
         "gradient_accumulation_steps": ray.tune.choice([1, 2, 4]),

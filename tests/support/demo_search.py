@@ -18,13 +18,13 @@ NAME = "small"
 SPACE = """\
 method: {type: choice, values: [full, lora]}
 learning_rate:
-  - {type: float, low: auto, high: auto, log: true, when: {method: full}}
+  - {type: float, low: 1e-3, high: 1e-2, log: true, when: {method: full}}
   - {type: float, low: auto, high: auto, log: true, when: {method: lora}}
 lora_rank: {type: choice, values: [4, 8], when: {method: lora}}
 train_batch_size: {type: choice, values: [4, 8]}
 dropout: 0.1
 try_first:
-  - {method: full, learning_rate: auto, train_batch_size: 8}
+  - {method: full, learning_rate: 1e-3, train_batch_size: 8}
   - {method: lora, learning_rate: auto, train_batch_size: 4, lora_rank: 8}
 scheduler: {rungs: 3, reduction_factor: 2, min_trials_per_rung: 2}
 searcher: {startup_trials: 2}

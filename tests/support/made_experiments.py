@@ -59,7 +59,8 @@ RUNGS = (384, 1088, 3200)
 EPOCH = 800
 CLIPS, WORDS = 200, 10
 """Validation clips, and words of each."""
-USUAL = {"learning_rate": 1e-3, "warmup_ratio": 0.1, "train_batch_size": 8, "gradient_accumulation_steps": 1}
+USUAL = {"learning_rate": 1e-4, "warmup_ratio": 0.1, "train_batch_size": 8, "gradient_accumulation_steps": 1}
+"""Of the demo's model with the WER that it has here before fine-tuning, 60 %."""
 TRAINING: dict[str, Any] = {"kind": "training", "trials": 1, "space": {}}
 """What is different of a single training."""
 
@@ -188,7 +189,7 @@ class MadeLog:
         """A session, and one trial of each end: completed with 11.0 at best, stopped at 70.0, diverged, failed."""
         self.session()
         for number in range(1, 5):
-            self.begin(f"00{number}", learning_rate=number / 1000)
+            self.begin(f"00{number}", learning_rate=number / 10_000)
         self.measure("001", RUNGS[0], 30.0)
         self.measure("002", RUNGS[0], 70.0, stop=True)
         self.end("002", "early_stopped")
@@ -263,7 +264,7 @@ def measured(
 @functools.cache
 def _plan() -> Plan:
     storage = Storage.parse(Path(tempfile.gettempdir(), "nothing is written here"))
-    return search_plan(storage, "made", space="lr_batch", trials=4)
+    return search_plan(storage, "made", space="lr_batch", trials=4).after_baseline(60.0)
 
 
 def change_settings(folder: Path, **changes: Any) -> None:
@@ -301,7 +302,7 @@ def made_trial(
     number: int,
     wers: Sequence[float],
     *,
-    rate: float = 1e-3,
+    rate: float = 1.0,
     warmup: float = 0.1,
     batch: int = 8,
     accumulation: int = 1,
@@ -311,8 +312,8 @@ def made_trial(
 ) -> MadeTrial:
     """A trial with these WERs in percent at the first rungs, and these settings of `lr_batch`, or others.
 
-    With a WER at each rung it completes, without any it diverges, and else ASHA stops it, unless there is another
-    reason or it fails.
+    `rate` is a multiple of the usual learning rate. With a WER at each rung the trial completes, without any it
+    diverges, and else ASHA stops it, unless there is another reason or it fails.
     """
     if error is None and stop is None and len(wers) < len(RUNGS):
         stop = Stop("diverged", RUNGS[0])
@@ -321,7 +322,7 @@ def made_trial(
     status = "completed" if error is None else "failed"
     if stop is not None:
         status = "diverged" if stop.reason == "diverged" else "early_stopped"
-    usual = dict(zip(USUAL, (rate, warmup, batch, accumulation), strict=True))
+    usual = dict(zip(USUAL, (rate * USUAL["learning_rate"], warmup, batch, accumulation), strict=True))
     settings = dict(usual if config is None else config)
     return MadeTrial(f"{number:03d}", [*map(float, wers)], settings, stop, error, status)
 
@@ -360,7 +361,7 @@ def write_experiment(
         "repeats": max((len(wers) for wers in repeats.values()), default=2),
         "settings": dict(settings or {}),
     }
-    plan = search_plan(Storage.parse(folder), name, space=space, **options)
+    plan = search_plan(Storage.parse(folder), name, space=space, **options).after_baseline(60.0)
     made = MadeLog(plan.folder)
     made.now, made.tick = int(time.time()) - 3600.0 if began is None else began, 0.0
     ends = made.now + 3600.0

@@ -5,7 +5,6 @@ from typing import Any
 import trainer.train
 from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedData, prepare
-from trainer.model.rates import default_learning_rate
 from trainer.train import Evaluation, TrainResult
 from trainer.training.report import Report, ignore
 
@@ -13,8 +12,8 @@ from trainer.training.report import Report, ignore
 def train(
     config: TrainConfig, report: Report = ignore, *, data: PreparedData | None = None, **kinds: Any
 ) -> TrainResult:
-    """As `trainer.train.train`, by default at the usual rate of the model's size."""
-    config = config.replace(learning_rate=config.learning_rate or default_learning_rate(config))
+    """As `trainer.train.train`, by default at a rate from which the demo's model learns in a few steps."""
+    config = config.replace(learning_rate=config.learning_rate or (5e-3 if config.method == "lora" else 1e-3))
     return trainer.train.train(config, data or prepare(config, waveforms=config.augments), report, **kinds)
 
 

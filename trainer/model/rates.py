@@ -9,18 +9,15 @@ from pathlib import Path
 from trainer.config import TrainConfig
 from trainer.model.pretrained import load_model_config
 
-DEMO_WIDTH = 128
-_BY_WIDTH = {DEMO_WIDTH: 1e-3, 384: 3.75e-5, 512: 2.5e-5, 768: 1.25e-5, 1024: 6.25e-6, 1280: 4.375e-6}
+_BY_WIDTH = {128: 5e-5, 384: 3.75e-5, 512: 2.5e-5, 768: 1.25e-5, 1024: 6.25e-6, 1280: 4.375e-6}
 """By the model's width: its pre-training rate / 40 (whisper-large-v2: its own, 5e-6). The narrowest is the embedded
-demo's, measured on its own data (see `trainer/demo/README.md`)."""
+demo's."""
 _FEW_DECODER_LAYERS = 4
 _TURBO = 5e-5
 """Of large-v3-turbo, whose decoder has 4 of 32 layers: with `STEPS` the 2e-5 to 2e-4 of published trainings."""
 _LORA_FACTOR = 20
 """LoRA's: ten times those of all weights and more (https://thinkingmachines.ai/blog/lora). A tenth to ten times that of
 the widest is what others search for large-v3, 1e-5 to 1e-3."""
-_DEMO_LORA = 5e-3
-"""Measured: 28.7 % WER, with 2e-3 32.6 %, with 1e-2 29.5 % (rank 16, 4 epochs)."""
 STEPS: tuple[tuple[float, float], ...] = ((40.0, 0.4), (80.0, 2.0), (math.inf, 4.0))
 """Below which WER of the base model, in percent, the rate of its size is taken how many times: a model that knows
 the language forgets at rates at which another one learns it. By whisper-base (`benchmarks/real.py`): German (22.6 %) is
@@ -38,8 +35,6 @@ def default_learning_rate(config: TrainConfig, base_wer: float | None = None) ->
     lora = config.method == "lora"
     model = load_model_config(config.model)
     width = min(_BY_WIDTH, key=lambda known: abs(known - model.d_model))
-    if width == DEMO_WIDTH:
-        return _DEMO_LORA if lora else _BY_WIDTH[width]
     rate = _BY_WIDTH[width]
     if config.model_source == "openai/whisper-large-v2":
         rate = 5e-6

@@ -190,9 +190,3 @@ def test_a_model_that_knows_less_takes_more(tmp_path: Path) -> None:
     assert learning_rates(config) == rates
     # The error of a translation is no share of words.
     assert learning_rates(config.replace(task="translate")) == [2.5e-5]
-
-
-@pytest.mark.parametrize("method", ["full", "lora"])
-def test_the_demo_has_the_rate_that_was_measured_on_its_data(method: str) -> None:
-    config = TrainConfig().replace(method=method)
-    assert default_learning_rate(config, 68.5) == default_learning_rate(config)

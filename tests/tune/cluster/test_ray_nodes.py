@@ -14,7 +14,7 @@ from ray_nodes import Nodes
 from search_process import NODES_QUICK, Search, results, state
 
 SPACE = """\
-learning_rate: {type: float, low: 1e-4, high: 2e-3, log: true}
+learning_rate: {type: float, low: 1e-3, high: 2e-3, log: true}
 train_batch_size: 8
 scheduler: {min_trials_per_rung: 9}
 """

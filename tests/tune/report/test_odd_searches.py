@@ -20,11 +20,11 @@ NONE = "No trial has reached an evaluation"
 
 def whole(number: int, *wers: float, **settings: Any) -> MadeTrial:
     """A trial with its whole budget, the first of which has the usual settings."""
-    return made_trial(number, wers, rate=1e-3 * number, **settings)
+    return made_trial(number, wers, rate=number, **settings)
 
 
 def failed(number: int, *wers: float) -> MadeTrial:
-    return made_trial(number, wers, rate=1e-3 * number, error=BROKEN)
+    return made_trial(number, wers, rate=number, error=BROKEN)
 
 
 #: Trials, what else the experiment has, what the report must say and what it must not.
@@ -40,7 +40,7 @@ TABLE: dict[str, tuple[Sequence[MadeTrial], dict[str, Any], Sequence[str], Seque
     "all diverged": (
         [whole(1), whole(2)],
         {},
-        ["All 2 trials diverged", "search below 0.001"],
+        ["All 2 trials diverged", "search below 0.0001"],
         [NONE],
     ),
     "all stopped at the first rung": (
@@ -69,7 +69,7 @@ TABLE: dict[str, tuple[Sequence[MadeTrial], dict[str, Any], Sequence[str], Seque
         *(
             [
                 "13.00 %, against 8.00 %",
-                "0.001: search lower ones",
+                "0.0001: search lower ones",
                 "No gain: the best model (WER 13.00 %)",
             ],
             [TEXTS],

@@ -56,15 +56,15 @@ def page_of(folder: ExperimentFolder, *words: str) -> Page:
 def small(storage: Path, **kinds: object) -> ExperimentFolder:
     """A finished search of nine trials with two finalists."""
     trials = [
-        made_trial(1, [40, 25, 16.0], rate=1e-3, warmup=0.1),
-        made_trial(2, [35, 20, 12.0], rate=2e-3, warmup=0.2, batch=16),
-        made_trial(3, [36, 21, 12.5], rate=1.5e-3, warmup=0.0, batch=4),
-        made_trial(4, [50.5], rate=2e-4),
-        made_trial(5, [48, 33], rate=4e-4, accumulation=4),
-        made_trial(6, [], rate=9e-3),
-        made_trial(7, [44], rate=5e-3, warmup=0.25, error="Traceback ...\nRuntimeError: CUDA out of memory"),
-        made_trial(8, [47], rate=3e-4),
-        made_trial(9, [45], rate=6e-4),
+        made_trial(1, [40, 25, 16.0], warmup=0.1),
+        made_trial(2, [35, 20, 12.0], rate=2, warmup=0.2, batch=16),
+        made_trial(3, [36, 21, 12.5], rate=1.5, warmup=0.0, batch=4),
+        made_trial(4, [50.5], rate=0.2),
+        made_trial(5, [48, 33], rate=0.4, accumulation=4),
+        made_trial(6, [], rate=9),
+        made_trial(7, [44], rate=5, warmup=0.25, error="Traceback ...\nRuntimeError: CUDA out of memory"),
+        made_trial(8, [47], rate=0.3),
+        made_trial(9, [45], rate=0.6),
     ]
     repeats = {"002": [12.2, 12.4], "003": [12.6, 13.4]}
     return write_experiment(storage, trials, repeats=repeats, **kinds)  # type: ignore[arg-type]
@@ -149,7 +149,7 @@ TOLD: dict[str, tuple[list[MadeTrial], dict[str, Any], Sequence[str]]] = {
     ),
     "of many trials the best first": (
         [
-            *(made_trial(number, [50 - number / 2], rate=1e-4 * number) for number in range(1, 61)),
+            *(made_trial(number, [50 - number / 2], rate=number / 10) for number in range(1, 61)),
             made_trial(61, [20, 15, 9]),
         ],
         *({}, ["why it ended 061 9.00 3.00", "060 20.00"]),
@@ -218,7 +218,7 @@ def test_nothing_of_the_users_is_html(tmp_path: Path) -> None:
     trials = [
         made_trial(1, [40, 20, 10]),
         made_trial(2, [41], error=f"ValueError: {HOSTILE}"),
-        *(made_trial(n, [42 + n], rate=1e-3 * n) for n in (3, 4, 5)),
+        *(made_trial(n, [42 + n], rate=n) for n in (3, 4, 5)),
     ]
     folder = write_experiment(tmp_path, trials)
     known = Experiment.read(folder).settings
@@ -278,7 +278,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     half = made["half"].path / "events.jsonl"
     half.write_bytes(half.read_bytes().splitlines(keepends=True)[0])
     space = Experiment.read(made["space"]).settings.space
-    space["parameters"]["learning_rate"]["high"] = 0.0005
+    space["parameters"]["learning_rate"]["high"] = 5e-5
     change_settings(made["space"].path, space=space)
     return storage
 

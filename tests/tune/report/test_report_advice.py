@@ -31,23 +31,23 @@ def whole(number: int, last: float, **settings: Any) -> MadeTrial:
 
 def ladder(count: int, step: float = 2.0, **settings: Any) -> list[MadeTrial]:
     """Whole trials, each worse than the one before by so many points."""
-    return [whole(n, 10 + step * n, rate=1e-3 * 1.1**n, **settings) for n in range(1, count + 1)]
+    return [whole(n, 10 + step * n, rate=1.1**n, **settings) for n in range(1, count + 1)]
 
 
 def at_upper_bound(*, elsewhere: float) -> list[MadeTrial]:
-    """The best three of ten at the upper bound of the learning rate, 0.01; the others at `elsewhere` and worse."""
-    rates = [0.0098, 0.0085, 0.0095, 0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004]
+    """The best three of ten at the upper bound, ten times the usual rate; the others at `elsewhere` and worse."""
+    rates = [9.8, 8.5, 9.5, 0.2, 0.5, 1, 1.5, 2, 3, 4]
     wers = [10.0, 10.5, 10.8, *(elsewhere + n for n in range(7))]
     return [whole(n, wer, rate=rate) for n, (rate, wer) in enumerate(zip(rates, wers, strict=True), 1)]
 
 
 def largest_batch(values: Sequence[int]) -> list[MadeTrial]:
-    return [whole(n, 10 + 3 * n, batch=batch, rate=1e-3) for n, batch in enumerate(values, 1)]
+    return [whole(n, 10 + 3 * n, batch=batch) for n, batch in enumerate(values, 1)]
 
 
 def astray(limit: float, *, below: int = 0) -> list[MadeTrial]:
     """Trials at rising rates that diverge from a limit on, and so many below it."""
-    rates = [0.0002, 0.0004, 0.0008, 0.0012, 0.002, 0.003, 0.005, 0.007, 0.008, 0.0095]
+    rates = [0.2, 0.4, 0.8, 1.2, 2, 3, 5, 7, 8, 9.5]
     return [
         made_trial(n, [], rate=rate) if rate >= limit or n <= below else whole(n, 10 + n, rate=rate)
         for n, rate in enumerate(rates, 1)
@@ -59,8 +59,8 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
     "upper bound": (
         *(settings.at_bounds, at_upper_bound(elsewhere=15), {}),
         [
-            "All 3 best trials are at the upper bound 0.01 of `learning_rate` (0.0085 to 0.0098)",
-            "`high: 0.03`",
+            "All 3 best trials are at the upper bound 0.001 of `learning_rate` (0.00085 to 0.00098)",
+            "`high: 0.003`",
         ],
     ),
     "upper bound by noise": (settings.at_bounds, at_upper_bound(elsewhere=11), {}, []),
@@ -69,8 +69,8 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
         ["All 3 best trials have `train_batch_size` 16, the largest", "Add 32 to its values"],
     ),
     "diverges above": (
-        *(settings.diverges_above, astray(0.003), {}),
-        ["5 of 5 trials with `learning_rate` 0.003 or more", "0 of 5 with a lower one", "`high: 0.003`"],
+        *(settings.diverges_above, astray(3), {}),
+        ["5 of 5 trials with `learning_rate` 0.0003 or more", "0 of 5 with a lower one", "`high: 0.0003`"],
     ),
     "the first diverged": (
         settings.all_diverged,
@@ -78,7 +78,7 @@ CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequen
         {"asked": 20, "state": "running"},
         [],
     ),
-    "diverges everywhere": (settings.diverges_above, astray(0.003, below=4), {}, []),
+    "diverges everywhere": (settings.diverges_above, astray(3, below=4), {}, []),
 }
 
 
@@ -99,6 +99,6 @@ def test_a_search_that_runs_is_not_told_to_end(tmp_path: Path) -> None:
 
 def test_a_stop_above_the_base_model_is_astray(tmp_path: Path) -> None:
     stop = Stop("above_baseline", 384, 150.0, 120.0)
-    trials = [made_trial(n, [150], rate=1e-3 * (n + 4), stop=stop) for n in range(1, 5)]
-    (told,) = settings.diverges_above(analysed(tmp_path, [*trials, whole(5, 10, rate=1e-3)]))
+    trials = [made_trial(n, [150], rate=n + 4, stop=stop) for n in range(1, 5)]
+    (told,) = settings.diverges_above(analysed(tmp_path, [*trials, whole(5, 10)]))
     assert "4 of 4 trials" in told.seen

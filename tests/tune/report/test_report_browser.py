@@ -51,13 +51,13 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made_trial(
             n,
             [60.0, 40 - n / 2, 20 - n / 4][: 1 + n % 3],
-            rate=2e-4 * n,
+            rate=n / 5,
             warmup=n / 100,
             batch=(4, 8, 16)[n % 3],
         )
         for n in range(1, 21)
     ]
-    trials += [made_trial(21, [], rate=9e-3), made_trial(22, [50.0], error="x " * 300, accumulation=2)]
+    trials += [made_trial(21, [], rate=9), made_trial(22, [50.0], error="x " * 300, accumulation=2)]
     kinds: dict[str, Any] = {"name": NAME, "drops": drops, "base_clips": True}
     repeats = {"020": [15.0, 15.4], "017": [15.8, 15.9]}
     folder = write_experiment(tmp_path_factory.mktemp("rich"), trials, repeats=repeats, **kinds)

@@ -34,10 +34,10 @@ def test_costs_by_outcome(tmp_path: Path) -> None:
     """A whole trial takes 20 + 1600 s, one that was stopped at the first rung 20 + 192 s."""
     trials = [
         made_trial(1, [40, 20, 10]),
-        made_trial(2, [41, 21, 11], rate=2e-3),
-        made_trial(3, [42], rate=3e-3),
+        made_trial(2, [41, 21, 11], rate=2),
+        made_trial(3, [42], rate=3),
     ]
-    trials += [made_trial(4, [], rate=9e-3), made_trial(5, [], error="x", rate=4e-3)]
+    trials += [made_trial(4, [], rate=9), made_trial(5, [], error="x", rate=4)]
     costs = find_costs(analysed(tmp_path, trials, repeats={"001": [10, 11], "002": [12, 13]}, gpus=2.0))
     assert costs.device == "GPU"
     hours = {share.name: (share.runs, round(3600 * share.hours)) for share in costs.shares}
@@ -65,9 +65,9 @@ def test_a_larger_batch_costs_more_where_steps_are_the_budget(tmp_path: Path) ->
 
 def test_a_stopped_trial_counts_with_what_others_came_to(tmp_path: Path) -> None:
     """All others' WERs are halved from rung to rung, so its own would have been too."""
-    trials = [made_trial(n, [40 + n, 20 + n / 2, 10 + n / 4], rate=1e-3 * n) for n in range(1, 4)]
-    trials += [made_trial(4, [60], rate=1e-3), made_trial(5, [60, 30], rate=2e-3)]
-    trials += [made_trial(6, [], rate=9e-3), made_trial(7, [50], error="x"), made_trial(8, [], error="x")]
+    trials = [made_trial(n, [40 + n, 20 + n / 2, 10 + n / 4], rate=n) for n in range(1, 4)]
+    trials += [made_trial(4, [60]), made_trial(5, [60, 30], rate=2)]
+    trials += [made_trial(6, [], rate=9), made_trial(7, [50], error="x"), made_trial(8, [], error="x")]
     analysis = analysed(tmp_path, trials)
     expected = analysis.expected
     assert "stand at the WER extrapolated" in draw_parallel(analysis).caption
@@ -83,8 +83,8 @@ def spread(count: int, points: float) -> list[Any]:
     random = np.random.default_rng(0)
     found = []
     for index in range(count):
-        rate = 10 ** random.uniform(-4, -2)
-        wer = 10 + points * (math.log10(rate) + 3) ** 2
+        rate = 10 ** random.uniform(-1, 1)
+        wer = 10 + points * math.log10(rate) ** 2
         batch, warmup = int(random.choice([4, 8, 16])), float(random.uniform(0, 0.3))
         found.append(made_trial(index + 1, [wer + 20, wer + 5, wer], rate=rate, batch=batch, warmup=warmup))
     return found
@@ -145,7 +145,7 @@ def test_of_the_worst_source_with_all_words_wrong_no_more_can_be_wrong() -> None
 
 
 def test_a_damaged_file_of_clips_costs_the_interval_alone(tmp_path: Path) -> None:
-    folder = write_experiment(tmp_path, [made_trial(1, [40, 20, 10]), made_trial(2, [41, 21, 11], rate=2e-3)])
+    folder = write_experiment(tmp_path, [made_trial(1, [40, 20, 10]), made_trial(2, [41, 21, 11], rate=2)])
     file = folder.path / "trials" / "001" / "checkpoint_3200" / "utterances.json"
     for content in ("{", "[]", '{"word_errors": [1], "words": [1, 2]}', '{"word_errors": [1], "words": [0]}'):
         file.write_text(content)
@@ -168,7 +168,7 @@ def test_the_usual_settings_are_found_where_methods_and_weights_are_searched(tmp
         "weight.north: {type: float, low: 0.25, high: 4, log: true}\n"
     )
     trials = [made_trial(1, [40, 20, 10]), made_trial(2, [41, 21, 11])]
-    usual = {"method": "full", "learning_rate": 1e-3, "weight.north": 0.5}
+    usual = {"method": "full", "learning_rate": 1e-4, "weight.north": 0.5}
     for trial, changes in zip(trials, ({"weight.north": 1.0}, {}), strict=True):
         trial.config = usual | changes
     settings = {"data": str(tmp_path / "mix.yaml"), "model": "demo"}
@@ -180,7 +180,7 @@ def test_the_usual_settings_are_found_where_methods_and_weights_are_searched(tmp
 
 def test_a_search_that_goes_on_tells_of_the_run_to_export_not_of_one_that_lost_before(tmp_path: Path) -> None:
     """001 has the lowest WER of all trials, and lost to 002 in the first session's final round."""
-    trials = [made_trial(1, [40, 20, 10]), made_trial(2, [41, 21, 11], rate=2e-3)]
+    trials = [made_trial(1, [40, 20, 10]), made_trial(2, [41, 21, 11], rate=2)]
     made = write_experiment(tmp_path, trials, repeats={"001": [14, 14.5], "002": [11.2, 11.4]})
     log = MadeLog(made.path)
     log.session(trials=4, finalists=2)

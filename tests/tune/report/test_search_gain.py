@@ -24,7 +24,7 @@ RATES = {"wer": 60.0, "cer": 30.0, "clips": 200.0}
 def searched(folder: Path, usual: Any = None, **kinds: Any) -> ExperimentFolder:
     """Two finalists, 002 and 003, beside the usual settings, which come to 12 %."""
     trials = [usual or made_trial(1, [50.0, 30.0, 12.0])]
-    trials += [made_trial(number, [48.0, 28.0, 11.0], rate=number * 1e-3) for number in (2, 3)]
+    trials += [made_trial(number, [48.0, 28.0, 11.0], rate=number) for number in (2, 3)]
     kinds = {"repeats": {"002": [10.0, 10.4], "003": [11.0, 11.4]}, "base_clips": True, **kinds}
     return write_experiment(folder, trials, **kinds)
 

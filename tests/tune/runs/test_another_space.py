@@ -30,7 +30,7 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
     wers = [50.0, 30.0, 12.0]
     trials = [
         made_trial(1, wers),
-        made_trial(2, wers, rate=5e-3),
+        made_trial(2, wers, rate=5),
         made_trial(3, wers, warmup=0.2),
         made_trial(4, wers, accumulation=2),
         made_trial(5, wers),
@@ -54,7 +54,7 @@ def searcher(found: Resumed) -> Searcher:
 def test_trials_inside_teach_and_new_ones_come_from_the_new_space(storage: Storage) -> None:
     found = resumed(storage, OTHER)
     source = searcher(found)
-    assert [trial.params["learning_rate"] for trial in source.trials()] == [1e-3, 5e-3, 1e-3]
+    assert [trial.params["learning_rate"] for trial in source.trials()] == [1e-4, 5e-4, 1e-4]
     assert {trial.params["weight_decay"] for trial in source.trials()} == {0.0}
     source.suggest("the one that was running")
     first, *others = (source.suggest(f"{number}") for number in range(6))

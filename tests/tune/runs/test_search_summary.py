@@ -29,7 +29,7 @@ from tune.runs.outcome import Outcome
 from tune.runs.search_display import print_summary
 from tune.tracking.mlflow_texts import experiment_note
 
-SETTINGS = "learning_rate 0.0024, warmup_ratio 0.1, train_batch_size 8, gradient_accumulation_steps 1"
+SETTINGS = "learning_rate 0.00024, warmup_ratio 0.1, train_batch_size 8, gradient_accumulation_steps 1"
 
 
 def printed(outcome: Outcome, *events: Event) -> list[str]:
@@ -44,8 +44,8 @@ def printed(outcome: Outcome, *events: Event) -> list[str]:
 def search_outcome(folder: Path, *, baseline: float = 60.0, **kinds: Any) -> Outcome:
     """Of 12 trials, of which the first has the usual settings, and 003 and 004 are finalists."""
     usual = [made_trial(1, [50.0, 30.0, 12.0])]
-    better = [made_trial(n, [48.0, 28.0, 11.0 - n / 10], rate=2e-3 + n / 1e4) for n in range(2, 5)]
-    others = [made_trial(n, [55.0], rate=n / 1e4) for n in range(5, 13)]
+    better = [made_trial(n, [48.0, 28.0, 11.0 - n / 10], rate=2 + n / 10) for n in range(2, 5)]
+    others = [made_trial(n, [55.0], rate=n / 10) for n in range(5, 13)]
     kinds = {"repeats": {"003": [10.5, 11.5], "004": [10.0, 10.4]}, **kinds}
     written = write_experiment(folder, [*usual, *better, *others], baseline=baseline, **kinds)
     asked = {"space": "lr_batch", "trials": 12, "finalists": len(kinds["repeats"])}

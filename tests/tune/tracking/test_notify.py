@@ -82,7 +82,7 @@ def test_news_of_a_session(tmp_path: Path, posted: tuple[str, list[str]]) -> Non
 def test_figures_are_those_of_the_results(tmp_path: Path, posted: tuple[str, list[str]]) -> None:
     """The winner's mean, and the base model as the best was measured; of translations the chrF error."""
     repeats = {"001": [12.0, 13.0], "002": [20.0, 21.0]}
-    trials = [made_trial(1, [40, 20, 10]), made_trial(2, [41, 21, 11], rate=2e-3)]
+    trials = [made_trial(1, [40, 20, 10]), made_trial(2, [41, 21, 11], rate=2)]
     folder = write_experiment(tmp_path, trials, repeats=repeats)
     part = MadeLog(tmp_path / "part", baseline=Baseline(rates={"wer": 60.0}, trial_rates={"wer": 30.0}))
     part.whole()

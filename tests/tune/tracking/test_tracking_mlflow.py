@@ -183,10 +183,10 @@ def test_the_runs_of_its_trials(in_steps: MadeLog, database: str) -> None:
         "003": ("FAILED", "failed", "trial"),
     }
     first = runs["001"]
-    assert first.info.run_name == "001 lr=0.001 warmup=0.1 batch=8 accum=1"
+    assert first.info.run_name == "001 lr=0.0001 warmup=0.1 batch=8 accum=1"
     found = client.search_runs(
         [first.info.experiment_id],
-        "params.weight_decay = '0.0' and params.learning_rate = '0.001' and metrics.wer < 20",
+        "params.weight_decay = '0.0' and params.learning_rate = '0.0001' and metrics.wer < 20",
     )
     assert {run.data.tags["trial_id"] for run in found} == {"001", "001-r1"}
     assert "dropout" not in first.data.params, "as by default"
@@ -353,7 +353,7 @@ def test_a_log_whose_end_was_lost(made: MadeLog, database: str) -> None:
     runs = children(client, parent)
     assert set(runs) == {"001", "002"}
     assert runs["001"].info.run_id == lost["001"].info.run_id
-    assert runs["002"].data.params["learning_rate"] == "0.001"
+    assert runs["002"].data.params["learning_rate"] == "0.0001"
     assert runs["002"].data.metrics["best_wer"] == 35.0
     assert runs["001"].data.tags["best"] == "true"
 

@@ -71,7 +71,7 @@ def test_it_holds_what_the_log_says(made: MadeLog) -> None:
         ("003", FAIL, None),
         ("004", FAIL, None),
     ]
-    assert [trial.params["learning_rate"] for trial in found.trials] == [1e-3, 2e-3, 3e-3, 4e-3]
+    assert [trial.params["learning_rate"] for trial in found.trials] == [1e-4, 2e-4, 3e-4, 4e-4]
     measured = [{384: 30.0, 1088: 11.0, 3200: 12.0}, {384: 70.0}, {}, {}]
     assert [trial.intermediate_values for trial in found.trials] == measured
     assert found.trials[0].distributions == made.saved.space.to_optuna()  # type: ignore[union-attr]
