@@ -54,7 +54,7 @@ MADE_UP_NEAR = 0.5
 """WER points above the best that count as found."""
 FAILING_SHARE = 0.1
 PRIORS = {"good": 5.5, "wrong": 0.0}
-"""Centre of a prior on the learning rate's index: twice the usual rate, and a tenth of it."""
+"""Centre of a prior on the learning rate's index: near the best rates, and at the lowest."""
 
 
 @dataclasses.dataclass(frozen=True)

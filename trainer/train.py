@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 DEFAULT_EPOCHS = 3.0
 DEMO_EPOCHS = 4.0
-"""Budget on the demo data where none is given: enough for its small model, and under a minute on one core."""
+"""Budget on the demo data where none is given: under a minute on one core."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from trainer.config import TrainConfig  # noqa: E402
 
 TABLE = Path(__file__).with_name("trainings.parquet")
 RATES = (1e-4, 1.7e-4, 2.8e-4, 4.6e-4, 7.7e-4, 1.3e-3, 2.2e-3, 3.6e-3, 6e-3, 1e-2)
-"""From the usual rate of the demo's model to where its trainings diverge."""
+"""From the usual rate of the demo's model to a hundred times that."""
 LORA_RATES = tuple(float(f"{5 * rate:.2g}") for rate in RATES)
 WARMUPS = (0.0, 0.2)
 BATCHES = (4, 8, 16, 32)

@@ -347,6 +347,7 @@ def write_experiment(
     """An experiment in `folder / name` with all that a search leaves but weights.
 
     Args:
+        baseline: WER of the base model; the usual learning rate is that of one with 60 %.
         asked: trials that were asked for; as many as there are.
         repeats: finalists, with a WER for each seed.
         base_clips: whether the base model's errors by clip are kept.

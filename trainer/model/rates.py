@@ -1,4 +1,4 @@
-"""Peak learning rates that are known to be good: by the model's size, and by how well it knows the data already."""
+"""The usual peak learning rates: by the model's size, and by how well it knows the data already."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ best at 1e-5, over a bad telephone line (67 %) 5e-5 is no worse, Cherokee (110 %
 
 
 def default_learning_rate(config: TrainConfig, base_wer: float | None = None) -> float:
-    """The peak learning rate known to be good for the model and method, with linear decay.
+    """The usual peak learning rate of the model and method, with linear decay.
 
     Args:
         config: the model and how it is trained.

@@ -188,5 +188,6 @@ def test_a_model_that_knows_less_takes_more(tmp_path: Path) -> None:
     lora = config.replace(method="lora")
     assert default_learning_rate(lora, 22.6) == default_learning_rate(lora, 327.0) == 5e-4
     assert learning_rates(config) == rates
+    assert default_learning_rate(TrainConfig(), 68.5) == 1e-4, "the demo"
     # The error of a translation is no share of words.
     assert learning_rates(config.replace(task="translate")) == [2.5e-5]

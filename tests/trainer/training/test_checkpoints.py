@@ -1,4 +1,4 @@
-"""Nothing is lost unseen: sealed checkpoints, and what is wrong with broken ones."""
+"""Nothing is lost unseen: sealed checkpoints, what is wrong with broken ones, and disks that are full."""
 
 import errno
 import json

@@ -15,7 +15,7 @@ from tune.search.searcher import EarlierTrial, Searcher, WarmStart
 from tune.tracking.optuna_study import STUDY_FILE, OptunaStore
 
 OTHER = """\
-learning_rate: {type: float, low: 1e-4, high: 0.1, log: true}
+learning_rate: {type: float, low: 2e-5, high: 0.1, log: true}
 train_batch_size: {type: choice, values: [4, 8, 16, 32]}
 weight_decay: {type: float, low: 0.0, high: 0.1}
 try_first:
@@ -122,7 +122,7 @@ def test_earlier_experiments_teach_what_lies_in_a_space_that_was_narrowed_before
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    trials = [EarlierTrial({"learning_rate": rate}, [(96, 20.0)], None) for rate in (5e-4, 5e-3)]
+    trials = [EarlierTrial({"learning_rate": rate}, [(96, 20.0)], None) for rate in (5e-4, 5e-5)]
     made = MadeLog(tmp_path / "made", warm_starts=[WarmStart("earlier", trials, 60.0, 96, [])])
     made.session(trials=8)
     made.close()

@@ -32,8 +32,8 @@ def earlier_search(folder: Path, name: str = "earlier") -> None:
     base = TrainConfig(epochs=2.0, max_train_clips=120, weight_decay=0.01, seed=5, evaluate_at=(64, 240))
     made = MadeLog(folder / "experiments" / name, train_config=base.to_dict())
     made.session(trials=2)
-    made.trial("001", 50.0, 30.0, 20.0, learning_rate=1e-3, train_batch_size=8)
-    made.trial("002", 40.0, 20.0, 10.0, learning_rate=2e-3, train_batch_size=4)
+    made.trial("001", 50.0, 30.0, 20.0, learning_rate=1e-4, train_batch_size=8)
+    made.trial("002", 40.0, 20.0, 10.0, learning_rate=2e-4, train_batch_size=4)
     made.finish()
     made.close()
 
@@ -84,9 +84,9 @@ def test_flags_go_before_the_file_and_that_before_the_experiment(here: Path) -> 
     earlier_search(here)
     (here / "own.yaml").write_text("learning_rate: 5e-4\ndropout: 0.1\nmax_steps: 7\nworkers: 2\n")
     taken = training_plan("--from", "earlier").base
-    assert (taken.learning_rate, taken.train_batch_size, taken.weight_decay) == (2e-3, 4, 0.01)
+    assert (taken.learning_rate, taken.train_batch_size, taken.weight_decay) == (2e-4, 4, 0.01)
     assert (taken.epochs, taken.seed, taken.workers, taken.evaluate_at) == (2.0, 5, 1, None)
-    assert training_plan("--from", "earlier", "--trial", "1").base.learning_rate == 1e-3
+    assert training_plan("--from", "earlier", "--trial", "1").base.learning_rate == 1e-4
 
     both = training_plan("own.yaml", "--from", "earlier").base
     assert (both.learning_rate, both.dropout, both.train_batch_size, both.workers) == (5e-4, 0.1, 4, 2)

@@ -1,4 +1,4 @@
-"""Syncing, beside a search and by `tune-whisper sync`: stores that are slow, away, cut off, come back, or another's."""
+"""Syncing, beside a search and by `tune-whisper sync`: stores that are slow, away, cut off, come back, or refuse."""
 
 from __future__ import annotations
 

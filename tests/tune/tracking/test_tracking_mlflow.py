@@ -67,7 +67,7 @@ def long_search(made: MadeLog) -> Iterator[None]:
     made.session(trials=3, finalists=2, repeats=1, gpus_per_trial=0.5)
     yield
     made.begin("001")
-    made.begin("002", learning_rate=2e-3)
+    made.begin("002", learning_rate=2e-4)
     made.evaluate("001", 50.0)
     made.progress("001", 10)
     made.progress("001", 20, **{"system/gpu_0_utilization_percentage": 90.0})
@@ -334,7 +334,7 @@ def test_a_log_whose_end_was_lost(made: MadeLog, database: str) -> None:
     made.trial("001", 50.0, 30.0, 12.0)
     made.deliver()
     kept = (made.folder / "events.jsonl").read_bytes()
-    made.trial("002", 10.0, 9.0, 8.0, learning_rate=5e-3)
+    made.trial("002", 10.0, 9.0, 8.0, learning_rate=5e-4)
     made.begin("003")
     made.deliver()
     client = client_of(database)
