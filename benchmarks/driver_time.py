@@ -61,7 +61,7 @@ def evaluations(config: Mapping[str, Any], rungs: tuple[int, ...]) -> Iterator[R
     """What a training with these settings comes to."""
     from curves.made_up import LearningCurves
 
-    curve = LearningCurves("noisy", 3, rungs[-1], 1e-3)
+    curve = LearningCurves("noisy", 3, rungs[-1], 1e-4)
     for rung in rungs:
         yield {**curve(config, rung, 0), "samples_seen": rung}
 
