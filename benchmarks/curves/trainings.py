@@ -20,6 +20,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 BENCHMARKS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(BENCHMARKS.parent), str(BENCHMARKS)]
@@ -27,7 +28,10 @@ os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import pandas as pd  # noqa: E402
+import torch  # noqa: E402
+from transformers import TrainerCallback  # noqa: E402
 
+import trainer.train  # noqa: E402
 from trainer.config import TrainConfig  # noqa: E402
 
 TABLE = Path(__file__).with_name("trainings.parquet")
@@ -118,13 +122,48 @@ def config_of(training: Training, folder: Path, model: Path | None) -> TrainConf
     )
 
 
+class Averages(TrainerCallback):
+    """The mean of the weights so far, each step's weight growing with its number (arXiv:1212.1824)."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, torch.Tensor] = {}
+
+    def make_trainer(self, *given: Any, **kinds: Any) -> Any:
+        """`trainer.train.make_trainer`; the steps of one that trains are averaged."""
+        made = _make_trainer(*given, **kinds)
+        if kinds.get("training", True):
+            self._trainer = made
+            made.add_callback(self)
+        return made
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kinds: Any) -> None:
+        share = min(1.0, 2 / state.global_step)
+        for name, weights in self._trained():
+            self._kept.setdefault(name, weights.detach().clone()).lerp_(weights.detach(), share)
+
+    def wer(self) -> float:
+        """Of the mean weights on the clips that the training is measured on, in percent."""
+        self._swap()
+        found = self._trainer.evaluation_loop(self._trainer.get_eval_dataloader(), "averaged").metrics
+        self._swap()
+        return float(found["eval_wer"])
+
+    def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [pair for pair in self._trainer.model.named_parameters() if pair[1].requires_grad]
+
+    def _swap(self) -> None:
+        for name, weights in self._trained():
+            weights.data, self._kept[name] = self._kept[name], weights.data
+
+
+_make_trainer = trainer.train.make_trainer
+
+
 def measure(training: Training, folder: Path, model: Path | None, threads: int) -> list[dict[str, Any]]:
     """A row for each point that the training came to, and one without a WER where its loss was no number.
 
     Without a learning rate the model as it is.
     """
-    import torch
-
     from trainer.data.prepared import prepare
     from trainer.train import budget_samples, evaluate, train
 
@@ -144,6 +183,7 @@ def measure(training: Training, folder: Path, model: Path | None, threads: int) 
     points = {share: min(budget, max(1, round(share * budget / unit)) * unit) for share in SHARES}
     tested = [points[share] for share in RUNGS]
     rows: list[dict[str, Any]] = []
+    averages = Averages()
 
     def report(metrics: Any, checkpoint: Path | None) -> None:
         if checkpoint is None:
@@ -152,13 +192,14 @@ def measure(training: Training, folder: Path, model: Path | None, threads: int) 
         row |= {"wer": metrics["wer"], "cer": metrics["cer"], "loss": metrics["eval_loss"]}
         row["train_seconds"] = metrics["train_seconds"]
         if row["samples_seen"] in tested:
+            row["averaged_wer"] = averages.wer()
             rates = evaluate(config.replace(model=str(checkpoint)), data, "test").rates
             row |= {"test_wer": rates["wer"], "test_cer": rates["cer"]}
         rows.append(row)
 
-    result = train(
-        config.replace(evaluate_at=tuple(sorted(set(points.values())))), data, report, clips=validation
-    )
+    at = tuple(sorted(set(points.values())))
+    with mock.patch("trainer.train.make_trainer", averages.make_trainer):
+        result = train(config.replace(evaluate_at=at), data, report, clips=validation)
     if result.diverged:
         rows.append({**settings, "samples_seen": result.samples_seen, "wer": math.nan})
     return rows
