@@ -73,17 +73,17 @@ def run_workers(action: str, config: TrainConfig, folder: Path) -> str:
     return printed
 
 
+_GIVEN: set[int] = set()
+
+
 def free_port() -> int:
     """Never the same one twice, since Linux may give a port again that was closed just now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = int(server.getsockname()[1])
-    if port in _given:
-        return free_port()
-    _given.add(port)
-    return port
-
-
-_given: set[int] = set()
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = int(server.getsockname()[1])
+        if port not in _GIVEN:
+            _GIVEN.add(port)
+            return port
 
 
 def ray_command() -> list[str]:

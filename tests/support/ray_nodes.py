@@ -60,7 +60,7 @@ class Nodes:
             raise
 
     def _start_head(self, cpus: int, gpus: int) -> None:
-        for tries_left in reversed(range(12)):
+        for tries_left in reversed(range(5)):
             port, dashboard = free_port(), free_port()
             self.address, self.url = f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}"
             head = ["--head", f"--port={port}", f"--temp-dir={self.folder}", f"--dashboard-port={dashboard}"]
