@@ -47,7 +47,7 @@ def probe_step(config: TrainConfig, data: PreparedData, *, seconds: float) -> fl
         micro_batch=None,
         epochs=None,
         max_steps=_MOST_STEPS,
-        evaluations=1,
+        evaluations=2,  # so that the weights are averaged
         evaluate_at=None,
         learning_rate=_HARMLESS_RATE,
         log_every_seconds=0.0,

@@ -67,19 +67,20 @@ def grid_space(*, lora: bool = False, prior: float | None = None) -> SearchSpace
 class Trainings:
     """The trainings of one data set at the rungs of a search; settings are points of `grid_space`."""
 
-    def __init__(self, data: str) -> None:
+    def __init__(self, data: str, *, averaged: bool = True) -> None:
+        """Without `averaged` the WER before the end is that of the last weights, not of their mean."""
         rows = pd.read_parquet(TABLE).query("data == @data")
         self.data = data
         self.baseline = float(rows.wer[rows.samples_seen == 0].iloc[0])
         """WER of the base model on the validation clips, in percent."""
-        tested = sorted(rows.samples_seen[rows.test_wer.notna() & (rows.samples_seen > 0)].unique())
+        tested = sorted(rows.samples_seen[rows.last_weights_wer.notna()].unique())
         assert len(tested) == len(RUNGS), tested
         self.rungs = tuple(map(int, tested))
         self.seeds = sorted(map(int, rows.seed.unique()))
         settings = [field.name for field in dataclasses.fields(Training)]
         self._rates = {
             (Training(**{name: row[name] for name in settings}), row["samples_seen"]): (
-                row["wer"],
+                row["wer" if averaged else "last_weights_wer"],
                 row["test_wer"],
             )
             for row in rows[rows.samples_seen.isin(tested)].to_dict("records")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -29,7 +30,6 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import pandas as pd  # noqa: E402
 import torch  # noqa: E402
-from transformers import TrainerCallback  # noqa: E402
 
 import trainer.train  # noqa: E402
 from trainer.config import TrainConfig  # noqa: E402
@@ -122,38 +122,20 @@ def config_of(training: Training, folder: Path, model: Path | None) -> TrainConf
     )
 
 
-class Averages(TrainerCallback):
-    """The mean of the weights so far, each step's weight growing with its number (arXiv:1212.1824)."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, torch.Tensor] = {}
+class Trained:
+    """`trainer.train.make_trainer`, which keeps the trainer of the training."""
 
     def make_trainer(self, *given: Any, **kinds: Any) -> Any:
-        """`trainer.train.make_trainer`; the steps of one that trains are averaged."""
         made = _make_trainer(*given, **kinds)
         if kinds.get("training", True):
             self._trainer = made
-            made.add_callback(self)
         return made
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kinds: Any) -> None:
-        share = min(1.0, 2 / state.global_step)
-        for name, weights in self._trained():
-            self._kept.setdefault(name, weights.detach().clone()).lerp_(weights.detach(), share)
-
-    def wer(self) -> float:
-        """Of the mean weights on the clips that the training is measured on, in percent."""
-        self._swap()
-        found = self._trainer.evaluation_loop(self._trainer.get_eval_dataloader(), "averaged").metrics
-        self._swap()
+    def last_weights_wer(self) -> float:
+        """On the clips that the training is measured on, in percent; what it reports is of their mean."""
+        with mock.patch.object(self._trainer.average, "in_model", contextlib.nullcontext):
+            found = self._trainer.evaluation_loop(self._trainer.get_eval_dataloader(), "last").metrics
         return float(found["eval_wer"])
-
-    def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
-        return [pair for pair in self._trainer.model.named_parameters() if pair[1].requires_grad]
-
-    def _swap(self) -> None:
-        for name, weights in self._trained():
-            weights.data, self._kept[name] = self._kept[name], weights.data
 
 
 _make_trainer = trainer.train.make_trainer
@@ -183,7 +165,7 @@ def measure(training: Training, folder: Path, model: Path | None, threads: int) 
     points = {share: min(budget, max(1, round(share * budget / unit)) * unit) for share in SHARES}
     tested = [points[share] for share in RUNGS]
     rows: list[dict[str, Any]] = []
-    averages = Averages()
+    trained = Trained()
 
     def report(metrics: Any, checkpoint: Path | None) -> None:
         if checkpoint is None:
@@ -192,13 +174,13 @@ def measure(training: Training, folder: Path, model: Path | None, threads: int) 
         row |= {"wer": metrics["wer"], "cer": metrics["cer"], "loss": metrics["eval_loss"]}
         row["train_seconds"] = metrics["train_seconds"]
         if row["samples_seen"] in tested:
-            row["averaged_wer"] = averages.wer()
+            row["last_weights_wer"] = row["wer"] if metrics["finished"] else trained.last_weights_wer()
             rates = evaluate(config.replace(model=str(checkpoint)), data, "test").rates
             row |= {"test_wer": rates["wer"], "test_cer": rates["cer"]}
         rows.append(row)
 
     at = tuple(sorted(set(points.values())))
-    with mock.patch("trainer.train.make_trainer", averages.make_trainer):
+    with mock.patch("trainer.train.make_trainer", trained.make_trainer):
         result = train(config.replace(evaluate_at=at), data, report, clips=validation)
     if result.diverged:
         rows.append({**settings, "samples_seen": result.samples_seen, "wer": math.nan})

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from trainer.scoring.alignment import ClipErrors
 
 CONFIG_FILE = "train_config.json"
+AVERAGE_FILE = "weight_average.safetensors"
+"""Beside a model that is a mean of the weights: what else going on with the training needs."""
 UTTERANCES_FILE = "utterances.json"
 """`word_errors` and `words` of each validation clip in the split's order, and `texts` of a few, of the checkpoint's own
 evaluation."""
@@ -40,8 +42,9 @@ _MIB = 2**20
 _RESUME_NAMES = re.compile(
     r"optimizer\.pt|scheduler\.pt|scaler\.pt|rng_state(_\d+)?\.pth|trainer_state\.json|training_args\.bin"
     r"|global_step\d+|latest|zero_to_\w+\.py"
+    rf"|{re.escape(AVERAGE_FILE)}"
 )
-"""Files of transformers' trainer, then those of DeepSpeed's engine."""
+"""Files of transformers' trainer, then those of DeepSpeed's engine, then our own."""
 _OTHER_FILES_BYTES = 16 * _MIB
 """Tokenizer, settings, random states: 5 MB with Whisper's own tokenizer."""
 
@@ -102,9 +105,9 @@ def estimated_checkpoint_bytes(config: TrainConfig) -> int:
 def checkpoint_bytes(config: TrainConfig, model: nn.Module, keep: Kept = "all", share: float = 1.0) -> int:
     """What a checkpoint of `model` takes, at most: float32 weights, and what the optimiser keeps of those that train.
 
-    Without the latter where only the weights are kept; of a model with adapters these alone. DeepSpeed writes its own
-    copy of the weights besides, and with the moments the float32 weights that they belong to; `share` of those parts is
-    written on this node.
+    Without the latter where only the weights are kept; of a model with adapters these alone. Beside the moments are the
+    last weights, of which the model is a mean. DeepSpeed writes its own copy of all weights, and with the moments the
+    float32 weights that they belong to; `share` of those parts is written on this node.
     """
     sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()]
     everything = 4 * sum(size for size, _ in sizes)
@@ -114,8 +117,8 @@ def checkpoint_bytes(config: TrainConfig, model: nn.Module, keep: Kept = "all", 
     if keep != "all":
         return _OTHER_FILES_BYTES + (everything if keep == "weights" else 0)
     if config.deepspeed is not None:
-        return 2 * everything + round(3 * trained * share) + _OTHER_FILES_BYTES
-    return everything + optimizer_bytes(config.optimizer, model) + _OTHER_FILES_BYTES
+        return 2 * everything + trained + round(3 * trained * share) + _OTHER_FILES_BYTES
+    return everything + trained + optimizer_bytes(config.optimizer, model) + _OTHER_FILES_BYTES
 
 
 def disk_full(folder: Path, needed: int) -> DiskFullError:

@@ -19,6 +19,7 @@ from trainer.scoring.alignment import ClipErrors
 from trainer.training.checkpoints import checkpoint_bytes, disk_full, full_disk_errors, write_errors
 from trainer.training.distributed import from_first, local_rank, share_of_node, wait_for_all
 from trainer.training.report import CheckpointStore, Decision, Kept, Order, Report
+from trainer.training.weight_average import WeightAverage
 from trainer.training.window import in_window
 
 
@@ -29,13 +30,17 @@ class SavingTrainer(Seq2SeqTrainer):
     """Feature frames of the whole window, which belong to the model that is saved."""
     utterances: ClipErrors
     """Of the last evaluation, in the split's order."""
+    average: WeightAverage
+    """What is measured and saved as the model before the end of the training."""
 
     def write(self, folder: Path, keep: Kept) -> None:
         """This process' part of a checkpoint."""
         if keep != "errors":
-            with in_window(self.model, self.full_frames):
+            with in_window(self.model, self.full_frames), self.average.in_model():
                 self.save_model(str(folder), _internal_call=True)
         if keep == "all":
+            if self.args.should_save:
+                self.average.save(folder)
             self._save_optimizer_and_scheduler(str(folder))
             self._save_scaler(str(folder))
             self._save_rng_state(str(folder))
@@ -53,9 +58,10 @@ class SavingTrainer(Seq2SeqTrainer):
                 part.save_pretrained(str(folder))
 
     def _prepare_for_training(self, max_steps: int, loader: Any, checkpoint: str | None) -> Any:
-        """The stock method; of a model with adapters DeepSpeed's engine writes and reads what is trained alone.
+        """The stock method, and what else there is of a mean of the weights.
 
-        The stock trainer asks the engine for that only where the model has PEFT's own wrapper.
+        Of a model with adapters DeepSpeed's engine writes and reads what is trained alone: the stock trainer asks for
+        that only where the model has PEFT's own wrapper.
         """
         apart = self.is_deepspeed_enabled and is_adapted(self.model)
         prepared = super()._prepare_for_training(max_steps, loader, None if apart else checkpoint)
@@ -66,6 +72,8 @@ class SavingTrainer(Seq2SeqTrainer):
                 engine.load_checkpoint(checkpoint, load_module_strict=False)
                 self._load_optimizer_and_scheduler(checkpoint)
                 self._load_scaler(checkpoint)
+        if checkpoint is not None:
+            self.average.load(Path(checkpoint))
         return prepared
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:

@@ -15,7 +15,7 @@ from transformers.training_args import OptimizerNames
 
 from trainer.config import TrainConfig
 from trainer.data.prepared import PreparedSplit
-from trainer.deepspeed import check_engine
+from trainer.deepspeed import check_engine, zero_stage
 from trainer.errors import DivergedError
 from trainer.memory import BatchSize
 from trainer.model.adapters import merged
@@ -37,6 +37,7 @@ from trainer.training.loss import (
 from trainer.training.metrics import ErrorRates
 from trainer.training.saving import SavingTrainer
 from trainer.training.streamed import check_batches
+from trainer.training.weight_average import WeightAverage
 from trainer.training.window import set_window
 
 
@@ -76,6 +77,11 @@ class WhisperTrainer(SavingTrainer):
         self._greedy = GreedyDecoder(self.model)
         self._batch_size = BatchSize(config.eval_batch_size, same_everywhere=self._deepspeed_asked)
         self.remove_callback(PrinterCallback)
+        # Not with ZeRO 3, where a process has parts of the weights.
+        averages = plan is not None and len(plan.points) > 1 and zero_stage(config.deepspeed) != 3
+        steps = plan.n_steps if plan and averages else 0
+        self.average = WeightAverage(self.model, steps, by_engine=self._deepspeed_asked)
+        self.add_callback(self.average)
         self.predictions: list[str] = []
         self.utterances = self._metric.utterances
         """Of the last evaluation, in the split's order."""
@@ -205,8 +211,10 @@ class WhisperTrainer(SavingTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """The stock loop, with adapters merged; in bf16 the decoder's weights are cast once."""
-        with merged(self.model):
+        """The stock loop, with the average of the weights where there is one, and adapters merged; in bf16 the
+        decoder's weights are cast once.
+        """
+        with self.average.in_model(), merged(self.model):
             low = self.accelerator.mixed_precision == "bf16" and not self._deepspeed_asked
             self._greedy = GreedyDecoder(with_bf16_decoder(self.model) if low else self.model)
             try:

@@ -59,8 +59,8 @@ def one_worker(
     return config, folder
 
 
-def assert_same_training(folder: Path, reference: Path) -> None:
-    """Every evaluation, clipped gradient and loss as in the reference."""
+def assert_same_training(folder: Path, reference: Path, averaged: bool = True) -> None:
+    """Every clipped gradient and loss as in the reference, and every evaluation: of averaged weights, or the last."""
     rows, expected = evaluations(folder), evaluations(reference)
     assert len(rows) == len(expected) == 2
     for row, other in zip(rows, expected, strict=True):
@@ -69,7 +69,8 @@ def assert_same_training(folder: Path, reference: Path) -> None:
         assert row["loss"] == pytest.approx(other["loss"], rel=1e-3)
         # DeepSpeed tells no norm at stage 0, though it clips.
         assert row.get("grad_norm", other["grad_norm"]) == pytest.approx(other["grad_norm"], rel=2e-3)
-        assert row["eval_loss"] == pytest.approx(other["eval_loss"], rel=1e-3)
+        if averaged or row["finished"]:
+            assert row["eval_loss"] == pytest.approx(other["eval_loss"], rel=1e-3)
 
 
 def test_two_workers_train_and_evaluate_as_one(one_worker: tuple[TrainConfig, Path], tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_deepspeed_trains_as_one_worker_resumes_and_exports(
     config = base.replace(workers=2, train_batch_size=4, deepspeed=PACKAGED[stage - 2])
     folder = tmp_path / "whole"
     run_workers("train", config, folder)
-    assert_same_training(folder, reference)
+    assert_same_training(folder, reference, averaged=stage == 2)
     last = evaluations(folder)[-1]
     files = {path.name for path in Path(last["checkpoint"]).rglob("*")}
     assert "latest" in files, "no checkpoint of the engine"
