@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback, TrainerState
 
 from trainer.training.checkpoints import AVERAGE_FILE
@@ -40,10 +39,8 @@ class WeightAverage(TrainerCallback):
             self._means = {}
             return
         self._means = self._means or self._copies()
-        weights: list[Any] = [weight.detach().float() for weight in self._weights.values()]
-        # One kernel for all weights; what it is given is the share that the mean keeps.
-        keep = 1 - 2 / (state.global_step + 1)
-        get_ema_multi_avg_fn(keep)(list(self._means.values()), weights, state.global_step)
+        for name, weight in self._weights.items():
+            self._means[name].lerp_(weight.detach().float(), 2 / (state.global_step + 1))
 
     @contextlib.contextmanager
     def in_model(self) -> Iterator[None]:
