@@ -295,7 +295,10 @@ def test_the_mean_of_the_weights_is_measured_until_the_last_step(config: TrainCo
     for step in (1, 2, 3):
         for name in lasts[step - 1]:
             mean = sum(number * lasts[number - 1][name] for number in range(1, step + 1))
-            assert torch.allclose(models[step - 1][name], mean / sum(range(step + 1)), atol=1e-6), (step, name)
+            assert torch.allclose(models[step - 1][name], mean / sum(range(step + 1)), atol=1e-6), (
+                step,
+                name,
+            )
     apart = [name for name in lasts[2] if not torch.equal(lasts[2][name], models[2][name])]
     assert len(apart) > len(lasts[2]) / 2
     for row, folder in zip(kept.rows, kept.saved.values(), strict=True):
