@@ -2,10 +2,10 @@
 
     python benchmarks/memory_table.py [--clips 8] [--tokens 100]
 
-Weights are float32, as are gradients; the optimiser's share is that of `trainer.optimizers`.
-Activations are all tensors that autograd keeps for the backward pass of clips of 30 s in bf16, with the loss and the
-16-bit copies of the weights: of a model without content (PyTorch's fake tensors), its layer norms in float32 as a GPU
-has them. Buffers of CUDA and its libraries, and what the backward pass makes in between, are not in it.
+Weights are float32, as are gradients and the mean of the trained weights; the optimiser's share is that of
+`trainer.optimizers`. Activations are all tensors that autograd keeps for the backward pass of clips of 30 s in bf16, with
+the loss and the 16-bit copies of the weights: of a model without content (PyTorch's fake tensors), its layer norms in
+float32 as a GPU has them. Buffers of CUDA and its libraries, and what the backward pass makes in between, are not in it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def memory_of(size: str, method: str, clips: int, tokens: int) -> dict[str, int]
         # Of a CPU, whose operations take bfloat16; PEFT adds adapters to meta tensors, but to no fake ones.
         model.to_empty(device="cpu").tie_weights()
         activations = kept_for_backward(model, clips, tokens)
-    return {"weights": weights, "gradients": trained, **kept, "activations": activations}
+    return {"weights": weights, "mean": trained, "gradients": trained, **kept, "activations": activations}
 
 
 def kept_for_backward(model: WhisperForConditionalGeneration, clips: int, tokens: int) -> int:
@@ -100,7 +100,7 @@ def main() -> None:
     rows = []
     for size, method in itertools.product(shapes.SHAPES, METHODS):
         found = memory_of(size, method, asked.clips, asked.tokens)
-        whole = sum(found[part] for part in ("weights", "gradients", "adamw", "activations"))
+        whole = sum(found[part] for part in ("weights", "mean", "gradients", "adamw", "activations"))
         gigabytes = {
             part: f"{taken / 1e9:.2f}" for part, taken in {**found, "in all with AdamW": whole}.items()
         }

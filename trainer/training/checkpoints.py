@@ -86,7 +86,7 @@ def check_resumable(folder: Path) -> None:
         )
 
 
-def estimated_checkpoint_bytes(config: TrainConfig) -> int:
+def estimated_checkpoint_bytes(config: TrainConfig, keep: Kept = "all") -> int:
     """What a checkpoint of this training will take on the disk, at most, from the model's configuration alone.
 
     Raises:
@@ -99,7 +99,7 @@ def estimated_checkpoint_bytes(config: TrainConfig) -> int:
     with torch.device("meta"):
         model = WhisperForConditionalGeneration(loaded)
     limit_training(model, config)
-    return checkpoint_bytes(config, model)
+    return checkpoint_bytes(config, model, keep)
 
 
 def checkpoint_bytes(config: TrainConfig, model: nn.Module, keep: Kept = "all", share: float = 1.0) -> int:

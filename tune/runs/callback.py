@@ -56,7 +56,7 @@ class Listener(abc.ABC):
         """`records` are those of the log's state that belong to the trainings: the trials, or the repeats."""
         self._experiment, self._channel = session.experiment, session.channel
         # Here, as it may ask the hub for the model's configuration, which nobody waits for behind Ctrl-C.
-        self._gigabytes = session.plan.checkpoint_bytes / 1e9
+        self._gigabytes = session.plan.checkpoint_bytes() / 1e9
         self._log, self._records = session.experiment.log, records
         self._files = CheckpointFiles(session.experiment.folder)
         self._progress = ProgressLog(session.experiment.folder.path)

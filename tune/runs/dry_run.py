@@ -307,9 +307,9 @@ def _disk_space(plan: Plan, resources: TrialResources | None) -> str:
     Raises:
         DiskFullError: they would have no room.
     """
-    whole, options = plan.checkpoint_bytes, plan.options
+    whole, options = plan.checkpoint_bytes(), plan.options
     runs = options.trials + options.n_finalists * options.repeats
-    most = 2 * (resources.concurrent if resources else 1) * whole + runs * whole // 3
+    most = 2 * (resources.concurrent if resources else 1) * whole + runs * plan.checkpoint_bytes("weights")
     if plan.storage.folder is not None:
         free = shutil.disk_usage(nearest_folder(plan.storage.folder)).free
         if free < most:

@@ -16,6 +16,7 @@ from trainer.config import BUDGETS, TrainConfig
 from trainer.errors import ConfigError
 from trainer.mix import is_mix
 from trainer.optimizers import check_installed, notes_on_methods
+from trainer.training.report import Kept
 from tune.cluster.resources import TrialResources
 from tune.experiments.events import Prepared
 from tune.experiments.experiment import Experiment
@@ -289,15 +290,14 @@ class Plan:
         own = [] if any(not parameter.when for parameter in ranges) else [getattr(self.base, name)]
         return own + [value for one in ranges for value in _points_of(one)]
 
-    @property
-    def checkpoint_bytes(self) -> int:
+    def checkpoint_bytes(self, keep: Kept = "all") -> int:
         """What the largest checkpoint of a trial takes on the disk."""
         from trainer.training.checkpoints import estimated_checkpoint_bytes
 
         largest = {name: max(self.values_of(name)) for name in ("lora_rank", "lora_targets")}
         for name, order in _LARGEST_FIRST.items():
             largest[name] = min(self.values_of(name), key=order.index)
-        return estimated_checkpoint_bytes(self.base.replace(**largest))
+        return estimated_checkpoint_bytes(self.base.replace(**largest), keep)
 
     def budget(self, epoch: float) -> int:
         """Samples seen by a trial that is not stopped, the longest one where `max_steps` is the budget.

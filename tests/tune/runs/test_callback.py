@@ -31,7 +31,7 @@ class Driver:
             channel=channel,
             base=base,
             state=state,
-            plan=SimpleNamespace(checkpoint_bytes=3_500_000_000),
+            plan=SimpleNamespace(checkpoint_bytes=lambda: 3_500_000_000),
         )
         display: Any = SimpleNamespace(event=self.printed.append, print_progress=lambda: None)
         judge = Judge(NEVER_STOP, RUNGS, records)

@@ -176,7 +176,7 @@ def test_the_disk_has_room_for_the_largest_checkpoint_of_the_space(tmp_path: Pat
     """Those of the searched ranks were taken to be as large as that of the default rank."""
 
     def size(space: str) -> int:
-        return search_plan(Storage.parse(tmp_path), space=space, trials=1).checkpoint_bytes
+        return search_plan(Storage.parse(tmp_path), space=space, trials=1).checkpoint_bytes()
 
     usual = TrainConfig(method="lora")
     largest = usual.replace(lora_rank=64, lora_targets="attention and feed-forward")
