@@ -3,9 +3,10 @@
     python benchmarks/memory_table.py [--clips 8] [--tokens 100]
 
 Weights are float32, as are gradients and the mean of the trained weights; the optimiser's share is that of
-`trainer.optimizers`. Activations are all tensors that autograd keeps for the backward pass of clips of 30 s in bf16, with
-the loss and the 16-bit copies of the weights: of a model without content (PyTorch's fake tensors), its layer norms in
-float32 as a GPU has them. Buffers of CUDA and its libraries, and what the backward pass makes in between, are not in it.
+`trainer.optimizers`. Activations are all tensors that autograd keeps for the backward pass of clips of 30 s in bf16,
+with the loss and the 16-bit copies of the weights: of a model without content (PyTorch's fake tensors), its layer norms
+in float32 as a GPU has them. Buffers of CUDA and its libraries, and what the backward pass makes in between, are not in
+it.
 """
 
 from __future__ import annotations
