@@ -20,7 +20,8 @@ class Report(Protocol):
 
     With a checkpoint folder it is an evaluation: those of `objectives.RATES` that are known (percent), `eval_loss`,
     `samples_seen`, `step`, `epoch`, `finished` (1 at the end of the budget), the last `FIGURES`,
-    `train_seconds` and `train_samples`. The folder is complete and sealed (see `checkpoints`) and may be copied or
+    `train_seconds` and `train_samples`. Before the end the model is the mean of the weights so far (see
+    `weight_average`), in the folder as well. The folder is complete and sealed (see `checkpoints`) and may be copied or
     read before the call returns. With several workers the first one calls it, once all have written their part.
 
     `train_samples` / `train_seconds` is the speed of the training alone, in samples a second: the wall time of the

@@ -93,9 +93,11 @@ def remove_dropped(experiment: OpenExperiment, say: Callable[[str], None]) -> No
 def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCompared:
     """What the repeats that came to an end say. There is no verdict while a finalist has none."""
     names = [trial.trial_id for trial in state.finalists(state.options.n_finalists)]
-    # The winner of an earlier round defends its place; where no other is left, what that round found stands.
+    # The one that was chosen before defends its place. Others of earlier rounds have no weights any more.
     champion = trial_of(state.chosen.run) if state.chosen else None
-    contenders = {*names, champion} if names else {trial_of(run.trial_id) for run in state.repeats.all()}
+    contenders = (
+        {*names, champion} if names or champion else {trial_of(run.trial_id) for run in state.repeats.all()}
+    )
     found: dict[str, list[Repeat]] = {}
     for run in state.repeats.all():
         trial = trial_of(run.trial_id)

@@ -619,6 +619,29 @@ def test_killed_at_each_operation_of_its_end(torn: float) -> None:
             machine.teardown()
 
 
+def test_what_is_exported_is_no_loser() -> None:
+    """A choice without finalists came between two final rounds: the first one's winner had no weights any more."""
+    machine = SearchMachine()
+    machine.begin(trials=2, finalists=2, repeats=1, budgets=Budgets())
+    machine.train(rate=0.03, wers=[30.0, 8.0, 12.4])
+    for _ in range(2):  # trial 002, then the repeats
+        machine.train_all(5.0)
+        machine.go_on()
+    machine.resume(more=1, repeats=None, finalists=0, seconds=None)
+    machine.train_all(5.0)
+    machine.go_on()
+    assert read_log(machine.plan.folder / EVENTS_FILE).chosen.run == "003"
+    machine.resume(more=0, repeats=2, finalists=2, seconds=None)
+    machine.go_on()
+    machine.train(rate=0.01, wers=[12.4, 12.4, 30.0])
+    with machine.driver():
+        raise Killed
+    machine.resume(more=0, repeats=1, finalists=1, seconds=None)
+    machine.go_on()
+    machine.something_can_be_exported()
+    machine.teardown()
+
+
 @pytest.fixture
 def search(request: pytest.FixtureRequest) -> Iterator[SearchMachine]:
     """Of four trials and one finalist; what holds after every step does so in the end."""
