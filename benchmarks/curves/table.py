@@ -1,9 +1,15 @@
-"""`trainings.parquet` as learning curves for simulated searches: a training is looked up, not run."""
+"""`trainings.parquet` as learning curves for simulated searches: a training is looked up, not run.
+
+    python benchmarks/curves/table.py
+
+prints how well the WER at each rung tells the last one.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +17,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from curves.trainings import (
+sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (1, 2)]
+
+from curves.trainings import (  # noqa: E402
     AUGMENTATIONS,
     BATCHES,
     LORA_RANKS,
@@ -22,9 +30,9 @@ from curves.trainings import (
     WARMUPS,
     Training,
 )
-from tune.space.parameters import ChoiceParameter, IntParameter, Parameter
-from tune.space.settings import SchedulerSettings, SearcherSettings
-from tune.space.space import SearchSpace
+from tune.space.parameters import ChoiceParameter, IntParameter, Parameter  # noqa: E402
+from tune.space.settings import SchedulerSettings, SearcherSettings  # noqa: E402
+from tune.space.space import SearchSpace  # noqa: E402
 
 GRID: dict[str, tuple[Any, ...]] = {
     "learning_rate": RATES,
@@ -106,3 +114,27 @@ class Trainings:
         better = sorted(points, key=self.value)[: len(points) // 2]
         values = np.array([[self.value(point, seed) for seed in self.seeds] for point in better])
         return float(np.sqrt(values.var(axis=1, ddof=1).mean() / len(self.seeds)))
+
+
+def rank_correlations() -> pd.DataFrame:
+    """Spearman's, of the WER at a rung with the last one, over whole trainings with weights of both kinds."""
+    settings = [field.name for field in dataclasses.fields(Training)]
+    rows = []
+    for data, table in pd.read_parquet(TABLE).query("learning_rate > 0").groupby("data"):
+        measured = {
+            weights: table.pivot_table(index=settings, columns="samples_seen", values=column)
+            for weights, column in (("last weights", "last_weights_wer"), ("their mean", "wer"))
+        }
+        last = measured["their mean"].iloc[:, -1].dropna()
+        better = last[last <= last.median()].index
+        for weights, wers in measured.items():
+            for samples in measured["last weights"].columns[:-1]:
+                at = wers.loc[last.index, samples]
+                row = {"data": data, "trainings": len(last), "weights": weights, "samples": samples}
+                row["all"] = at.rank().corr(last.rank())
+                rows.append(row | {"better half": at[better].rank().corr(last[better].rank())})
+    return pd.DataFrame(rows).round(2)
+
+
+if __name__ == "__main__":
+    print(rank_correlations().to_string(index=False))
