@@ -1,7 +1,7 @@
 """The mean of the weights so far, which is what evaluations before the end of a training measure.
 
 While the learning rate is high the last weights are noisy, and their error rate says little of what the training comes
-to once the rate has fallen. The error rate of their mean says more (`docs/decisions.md` has what was measured).
+to once the rate has fallen; that of their mean says more from a third of the steps on (`benchmarks/README.md`).
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ class WeightAverage(TrainerCallback):
         """Go on from a checkpoint, once its model, or with an engine its last weights, are loaded."""
         if not (folder / AVERAGE_FILE).is_file():
             return
-        kept, self._means = load_file(folder / AVERAGE_FILE), self._copies()
+        kept = load_file(folder / AVERAGE_FILE)
         if self._by_engine:
-            self._means = {name: kept[name].to(last.device) for name, last in self._means.items()}
+            self._means = {name: kept[name].to(last.device) for name, last in self._weights.items()}
         else:
+            self._means = self._copies()
             self._put(kept)
 
     def _copies(self) -> dict[str, torch.Tensor]:

@@ -29,7 +29,7 @@ _TRANSFER_LOCK = ".lock"
 """Held by the one process of this machine that brings files up or down."""
 _LOCAL_ONLY = (".db-wal", ".db-shm", ".db-journal")
 """Ends of names: SQLite's own files belong to the database only while it is open."""
-_NOT_EXPORTED = ("optimizer.pt", "scheduler.pt")
+_NOT_EXPORTED = ("optimizer.pt", "scheduler.pt", "weight_average.safetensors")
 """The larger part of a checkpoint, of which an export takes nothing."""
 
 

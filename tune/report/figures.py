@@ -120,8 +120,9 @@ def draw_curves(analysis: Analysis) -> Picture | None:
                 **pointed([_describe(trial) for _, _, trial in found]),
             )
     text = (
-        "WER of each trial, starting from the base model; a marker shows where a trial ended early. Below each rung: "
-        "the samples seen there, on a square-root scale, and the trials that reached it."
+        "WER of each trial, starting from the base model, before the end that of the mean of its weights; a marker shows "
+        "where a trial ended early. Below each rung: the samples seen there, on a square-root scale, and the trials that "
+        "reached it."
     )
     if clips := analysis.state.trial_clips:
         text += f" Trials are measured on {clips:,} of the validation clips, always the same ones."
@@ -153,7 +154,10 @@ def draw_training(analysis: Analysis) -> Picture | None:
         cliponaxis=False,
         **pointed([f"{seen:,} samples: WER {wer:.2f} %" for seen, wer in points]),
     )
-    caption = f"WER at each evaluation, starting from the base model; {clock(trial.elapsed)} in total."
+    caption = (
+        "WER at each evaluation, starting from the base model, before the end that of the mean of the weights; "
+        f"{clock(trial.elapsed)} in total."
+    )
     return Picture("curve", caption, figure, 330)
 
 

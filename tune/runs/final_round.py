@@ -93,11 +93,8 @@ def remove_dropped(experiment: OpenExperiment, say: Callable[[str], None]) -> No
 def compare_finalists(state: SearchState, files: CheckpointFiles) -> FinalistsCompared:
     """What the repeats that came to an end say. There is no verdict while a finalist has none."""
     names = [trial.trial_id for trial in state.finalists(state.options.n_finalists)]
-    # The one that was chosen before defends its place. Others of earlier rounds have no weights any more.
-    champion = trial_of(state.chosen.run) if state.chosen else None
-    contenders = (
-        {*names, champion} if names or champion else {trial_of(run.trial_id) for run in state.repeats.all()}
-    )
+    # The one that was chosen before defends its place. Others of earlier rounds may have no weights any more.
+    contenders = {*names, trial_of(state.chosen.run) if state.chosen else None}
     found: dict[str, list[Repeat]] = {}
     for run in state.repeats.all():
         trial = trial_of(run.trial_id)

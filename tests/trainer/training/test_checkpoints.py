@@ -152,7 +152,7 @@ def test_export_needs_no_file_that_only_resuming_does(checkpoint: Path, short: T
 
 def test_what_only_resuming_needs_of_deepspeeds_files() -> None:
     engine = ("global_step12/mp_rank_00_model_states.pt", "latest", "zero_to_fp32.py", "rng_state_3.pth")
-    assert all(map(is_only_for_resume, engine))
+    assert all(map(is_only_for_resume, (*engine, "weight_average.safetensors")))
     assert not any(map(is_only_for_resume, ("model-00001-of-00002.safetensors", "utterances.json")))
 
 

@@ -48,7 +48,7 @@ def one_worker(
             "max_train_clips": 32,
             "max_eval_clips": 17,
             "epochs": 1.0,
-            "evaluations": 2,
+            "evaluations": 3,
             "train_batch_size": 8,
         },
         # The loss that comes with an evaluation is the mean since the last log.
@@ -62,7 +62,7 @@ def one_worker(
 def assert_same_training(folder: Path, reference: Path, averaged: bool = True) -> None:
     """Every clipped gradient and loss as in the reference, and every evaluation: of averaged weights, or the last."""
     rows, expected = evaluations(folder), evaluations(reference)
-    assert len(rows) == len(expected) == 2
+    assert len(rows) == len(expected) == 3
     for row, other in zip(rows, expected, strict=True):
         assert row["samples_seen"] == other["samples_seen"]
         assert row["learning_rate"] == pytest.approx(other["learning_rate"])
