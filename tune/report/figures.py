@@ -120,9 +120,9 @@ def draw_curves(analysis: Analysis) -> Picture | None:
                 **pointed([_describe(trial) for _, _, trial in found]),
             )
     text = (
-        "WER of each trial, starting from the base model, before the end that of the mean of its weights; a marker shows "
-        "where a trial ended early. Below each rung: the samples seen there, on a square-root scale, and the trials that "
-        "reached it."
+        "WER of each trial, starting from the base model, before the end that of the mean of its weights; a marker "
+        "shows where a trial ended early. Below each rung: the samples seen there, on a square-root scale, and the "
+        "trials that reached it."
     )
     if clips := analysis.state.trial_clips:
         text += f" Trials are measured on {clips:,} of the validation clips, always the same ones."
