@@ -329,14 +329,18 @@ def decode(line: bytes) -> Entry:
     """The event of a whole line.
 
     Raises:
-        LineError: the line is damaged.
+        LineError: the line is damaged, or of another version.
     """
     body, found, rest = line.rstrip(b"\n").rpartition(_SUM)
     if not found or rest != b'%08x"}' % zlib.crc32(body):
-        raise LineError("its checksum does not match")
+        raise LineError(
+            "is damaged: its checksum does not match; restore the file from a copy. The lines before it are intact: "
+            "remove that line and all after it to go on from there"
+        )
     try:
         content: Mapping[str, Any] = json.loads(body + b"}")
         event: Event = restored(_CLASSES[content["event"]], content["data"])
         return Entry(content["n"], content["time"], event)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LineError(f"it is not an event ({error})") from error
+        text = f"is no event that this version of tune-whisper knows ({error}); use the version that wrote it"
+        raise LineError(text) from error

@@ -33,17 +33,14 @@ def parse(content: bytes, path: Path, first: int = 1) -> Iterator[Entry]:
         first: number of the first event.
 
     Raises:
-        ExperimentError: a line is damaged, or does not follow the one before it.
+        ExperimentError: a line is damaged, of another version, or does not follow the one before it.
     """
     end = content.rfind(b"\n") + 1
     for number, line in enumerate(content[:end].splitlines(), start=first):
         try:
             entry = decode(line)
         except LineError as error:
-            raise ExperimentError(
-                f"{path}: line {number} is damaged, {error}; restore the file from a copy. The lines before it are "
-                "intact: remove that line and all after it to go on from there"
-            ) from error
+            raise ExperimentError(f"{path}: line {number} {error}") from error
         if entry.number != number:
             raise ExperimentError(
                 f"{path}: line {number} holds event {entry.number}: lines are missing or out of order; restore "
