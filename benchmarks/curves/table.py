@@ -116,21 +116,28 @@ class Trainings:
         return float(np.sqrt(values.var(axis=1, ddof=1).mean() / len(self.seeds)))
 
 
+MEASURED = {
+    "WER of the last weights": "last_weights_wer",
+    "WER of their mean": "wer",
+    "loss of their mean": "loss",
+}
+
+
 def rank_correlations() -> pd.DataFrame:
-    """Spearman's, of the WER at a rung with the last one, over whole trainings with weights of both kinds."""
+    """Spearman's, of what is measured at a rung with the last WER, over whole trainings."""
     settings = [field.name for field in dataclasses.fields(Training)]
     rows = []
     for data, table in pd.read_parquet(TABLE).query("learning_rate > 0").groupby("data"):
         measured = {
-            weights: table.pivot_table(index=settings, columns="samples_seen", values=column)
-            for weights, column in (("last weights", "last_weights_wer"), ("their mean", "wer"))
+            what: table.pivot_table(index=settings, columns="samples_seen", values=column)
+            for what, column in MEASURED.items()
         }
-        last = measured["their mean"].iloc[:, -1].dropna()
+        last = measured["WER of their mean"].iloc[:, -1].dropna()
         better = last[last <= last.median()].index
-        for weights, wers in measured.items():
-            for samples in measured["last weights"].columns[:-1]:
-                at = wers.loc[last.index, samples]
-                row = {"data": data, "trainings": len(last), "weights": weights, "samples": samples}
+        for what, figures in measured.items():
+            for samples in measured["WER of the last weights"].columns[:-1]:
+                at = figures.reindex(last.index, columns=measured["WER of their mean"].columns)[samples]
+                row = {"data": data, "trainings": len(last), "measured": what, "samples": samples}
                 row["all"] = at.rank().corr(last.rank())
                 rows.append(row | {"better half": at[better].rank().corr(last[better].rank())})
     return pd.DataFrame(rows).round(2)
