@@ -21,21 +21,21 @@ from trainer.training.checkpoints import AVERAGE_FILE
 class WeightAverage(TrainerCallback):
     """Polynomial-decay averaging (arXiv:1212.1824) of what is trained: a step counts in proportion to its number."""
 
-    def __init__(self, model: torch.nn.Module, n_steps: int, *, by_engine: bool) -> None:
+    def __init__(self, model: torch.nn.Module, until: int, *, by_engine: bool) -> None:
         """Begin without a mean.
 
         Args:
             model: on its device.
-            n_steps: of the training; after the last one the weights are measured as they are. 0: always.
+            until: step of the last evaluation before the end. After it there is no mean, and nothing is kept for it.
             by_engine: DeepSpeed's own part of a checkpoint has the weights that a training goes on from.
         """
         self._weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-        self._n_steps, self._by_engine = n_steps, by_engine
+        self._until, self._by_engine = until, by_engine
         self._means: dict[str, torch.Tensor] = {}
         """In float32: in 16 bit the small shares of late steps would be lost."""
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        if state.global_step >= self._n_steps:
+        if state.global_step > self._until:
             self._means = {}
             return
         self._means = self._means or self._copies()

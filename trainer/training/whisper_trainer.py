@@ -78,9 +78,9 @@ class WhisperTrainer(SavingTrainer):
         self._batch_size = BatchSize(config.eval_batch_size, same_everywhere=self._deepspeed_asked)
         self.remove_callback(PrinterCallback)
         # Not with ZeRO 3, where a process has parts of the weights.
-        averages = plan is not None and len(plan.points) > 1 and zero_stage(config.deepspeed) != 3
-        steps = plan.n_steps if plan and averages else 0
-        self.average = WeightAverage(self.model, steps, by_engine=self._deepspeed_asked)
+        averaged = plan is not None and len(plan.points) > 1 and zero_stage(config.deepspeed) != 3
+        until = int(np.searchsorted(plan.boundaries, plan.points[-2])) if plan and averaged else 0
+        self.average = WeightAverage(self.model, until, by_engine=self._deepspeed_asked)
         self.add_callback(self.average)
         self.predictions: list[str] = []
         self.utterances = self._metric.utterances
