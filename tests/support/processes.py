@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import multiprocessing.forkserver
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -73,17 +74,16 @@ def run_workers(action: str, config: TrainConfig, folder: Path) -> str:
     return printed
 
 
-_GIVEN: set[int] = set()
+# Below those that Linux gives to connections, one of which could take a port before its server does.
+_PORTS = iter(random.SystemRandom().sample(range(20_000, 32_768), k=12_768))
 
 
 def free_port() -> int:
-    """Never the same one twice, since Linux may give a port again that was closed just now."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = int(server.getsockname()[1])
-        if port not in _GIVEN:
-            _GIVEN.add(port)
+    """Never the same one twice."""
+    for port in _PORTS:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
+    raise AssertionError("no port is free")
 
 
 def ray_command() -> list[str]:
