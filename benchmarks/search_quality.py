@@ -42,13 +42,13 @@ from tune.space.space import SearchSpace, load_space
 
 MADE_UP_BUDGET = 9216
 """Samples of a full trial: nine times 1024, a multiple of all effective batches."""
-CAP = 32
+CAP = 16
 """Samples of a search, in full trials."""
 MOST_TRIALS = 200
 """That a search begins: some samplers propose settings that fail at once without end, which costs no samples."""
 SLOTS = (1, 4, 16)
 """Trials at a time. With four, none of them can end before four full trials' worth of samples are spent."""
-AFTER = (4, 8, 16, 32)
+AFTER = (4, 8, 16)
 """Full trials' worth of samples after which the best settings so far are looked at."""
 MADE_UP_NEAR = 0.5
 """WER points above the best that count as found."""
@@ -62,7 +62,8 @@ class Case:
     """What is searched, and by what it is judged."""
 
     space: SearchSpace
-    rungs: tuple[int, ...]
+    budget: int
+    """Samples of a full trial."""
     baseline: float
     curve: Curve
     value: Callable[[Mapping[str, Any]], float]
@@ -74,40 +75,44 @@ class Case:
     test: Callable[[Mapping[str, Any], int], float] | None = None
     """Test WER of settings at a number of samples."""
 
+    def rungs(self, factor: float = 3, rungs: int = 3) -> tuple[int, ...]:
+        """Of the other methods at 1/9, 1/3 and the end."""
+        return rung_grid(self.budget, factor, rungs, 32, least=64)
+
 
 @functools.cache
-def voices() -> Trainings:
-    return Trainings("voices")
+def voices(forest: bool = False) -> Trainings:
+    return Trainings("voices", forest=forest)
 
 
 @functools.cache
-def best_of_grid(lora: bool) -> tuple[float, float]:
+def best_of_grid(table: Trainings, lora: bool) -> tuple[float, float]:
     """The lowest value of the grid, and the standard error of a value."""
     points = list(grid_space(lora=lora).all_points())
-    return min(map(voices().value, points)), voices().standard_error(points)
+    return min(map(table.value, points)), table.standard_error(points)
 
 
 def table_case(name: str, seed: int) -> Case:
-    """Real trainings: `grid`, `lora` (a branch besides), `failing` (one in ten), or with a prior."""
-    table, lora = voices(), name == "lora"
+    """Real trainings: `grid`, `lora` (a branch more), `failing` (one in ten), a `forest` of them, or with a prior."""
+    table, lora = voices(name == "forest"), name == "lora"
     own = table.seeds[seed % len(table.seeds)]
 
     def curve(config: Mapping[str, Any], samples: int, trial_seed: int) -> Mapping[str, float]:
         if name == "failing" and random.Random(f"{seed} {sorted(config.items())}").random() < FAILING_SHARE:
             raise TrialFailure(1.0, "out of memory")
-        wer = table.rates(config, samples, own)[0]
+        wer = table.wer(config, samples, own)
         return {"wer": wer, "eval_loss": wer / 20}
 
-    best, near = best_of_grid(lora)
+    best, near = best_of_grid(table, lora)
     return Case(
         space=grid_space(lora=lora, prior=PRIORS.get(name)),
-        rungs=table.rungs,
+        budget=table.budget,
         baseline=table.baseline,
         curve=curve,
         value=table.value,
         best=best,
         near=near,
-        test=lambda config, samples: table.rates(config, samples, own)[1],
+        test=lambda config, samples: table.test_wer(config, samples, own),
     )
 
 
@@ -115,10 +120,9 @@ def made_up_case(name: FamilyName, seed: int) -> Case:
     """Curves of a family, in the packaged space `lr_batch`."""
     space = load_space("lr_batch").resolve(1e-5)
     curves = LearningCurves(name, seed, MADE_UP_BUDGET)
-    settings = space.scheduler
     return Case(
         space=space,
-        rungs=rung_grid(MADE_UP_BUDGET, settings.reduction_factor, settings.rungs, 64, least=128),
+        budget=MADE_UP_BUDGET,
         baseline=curves.baseline,
         curve=curves,
         value=curves.final_wer,
@@ -127,7 +131,7 @@ def made_up_case(name: FamilyName, seed: int) -> Case:
     )
 
 
-TABLE_CASES = ("grid", "lora", "failing", *PRIORS)
+TABLE_CASES = ("grid", "lora", "failing", "forest", *PRIORS)
 CASES: dict[str, Callable[[int], Case]] = {
     **{name: functools.partial(table_case, name) for name in TABLE_CASES},
     **{f"made-up {name}": functools.partial(made_up_case, name) for name in FAMILIES},
@@ -171,16 +175,12 @@ def ours(
     seed: int,
     slots: int,
     *,
-    rungs: int = 0,
     scheduler: Mapping[str, Any] | None = None,
     searcher: Mapping[str, Any] | None = None,
     sampler: Callable[..., optuna.samplers.BaseSampler] | None = None,
 ) -> list[Finished]:
-    """This project's search, at the last so many `rungs` (0: all), with other settings of its scheduler or searcher.
-
-    A `sampler` of Optuna's takes the place of the searcher.
-    """
-    own, records = case.rungs[-rungs:], Records()
+    """This project's search, with other settings of its scheduler or searcher, or with a `sampler` of Optuna's."""
+    records = Records()
     space = dataclasses.replace(
         case.space,
         scheduler=dataclasses.replace(case.space.scheduler, **(scheduler or {})),
@@ -189,18 +189,18 @@ def ours(
     return our_search(
         space,
         case.curve,
-        own,
+        case.rungs(space.scheduler.reduction_factor, space.scheduler.rungs),
         seed=seed,
         baseline=case.baseline,
         records=records,
         source=Sampled(space, seed, records, sampler) if sampler else None,
         slots=slots,
         trials=MOST_TRIALS,
-        samples=CAP * own[-1],
+        samples=CAP * case.budget,
     ).finished
 
 
-def rays(case: Case, seed: int, slots: int) -> list[Finished]:
+def rays(case: Case, seed: int, slots: int, factor: float) -> list[Finished]:
     """Ray Tune's OptunaSearch and ASHAScheduler."""
     from ray.tune.schedulers import ASHAScheduler
     from ray.tune.search.optuna import OptunaSearch
@@ -216,28 +216,26 @@ def rays(case: Case, seed: int, slots: int) -> list[Finished]:
         time_attr="samples_seen",
         metric="wer",
         mode="min",
-        max_t=case.rungs[-1],
-        grace_period=case.rungs[0],
-        reduction_factor=case.space.scheduler.reduction_factor,
+        max_t=case.budget,
+        grace_period=case.rungs(factor)[0],
+        reduction_factor=factor,
     )
-    simulation = Simulation(searcher, scheduler, Records(), case.curve, case.rungs, seed)
-    simulation.run(slots=slots, samples=CAP * case.rungs[-1])
+    simulation = Simulation(searcher, scheduler, Records(), case.curve, case.rungs(factor), seed)
+    simulation.run(slots=slots, samples=CAP * case.budget)
     return simulation.finished
 
 
 def one_by_one(case: Case, seed: int, slots: int) -> list[Finished]:
     """Random search, nothing stopped; so many trials at a time make no difference in samples."""
     groups = ([point] for point in _random_points(case, seed))
-    return _trained(case, seed, groups, keep=(1,) * len(case.rungs))
+    return _trained(case, seed, groups, keep=(1, 1, 1))
 
 
 def halving(case: Case, seed: int, slots: int) -> list[Finished]:
     """Successive halving (arXiv:1502.07943): of nine random settings three reach the second rung, one the last."""
     points = _random_points(case, seed)
-    factor = round(case.space.scheduler.reduction_factor)
-    keep = tuple(factor**power for power in reversed(range(len(case.rungs))))
-    groups = iter(lambda: list(itertools.islice(points, keep[0])), [])
-    return _trained(case, seed, groups, keep)
+    groups = iter(lambda: list(itertools.islice(points, 9)), [])
+    return _trained(case, seed, groups, (9, 3, 1))
 
 
 def one_epoch(case: Case, seed: int, slots: int) -> list[Finished]:
@@ -272,11 +270,11 @@ def _trained(
 ) -> list[Finished]:
     """Train group after group; `keep[i]` of a group go to rung `i`."""
     found: list[Finished] = []
-    samples, budget = 0.0, case.rungs[-1]
+    samples, budget = 0.0, case.budget
     for group in groups:
         alive = [(point, []) for point in group]
         before = 0
-        for rung, kept in zip(case.rungs, keep, strict=True):
+        for rung, kept in zip(case.rungs(), keep, strict=True):
             alive = sorted(alive, key=lambda item: item[1][-1:])[:kept]
             for point, wers in alive:
                 samples += rung - before
@@ -289,21 +287,26 @@ def _trained(
                 wers.append(wer if math.isfinite(wer) else math.inf)
                 if rung == budget and min(wers) < math.inf:
                     low = min(wers)
-                    found.append(Finished(samples, point, low, case.rungs[wers.index(low)]))
+                    found.append(Finished(samples, point, low, case.rungs()[wers.index(low)]))
             before = rung
     return found
 
 
+RAYS = {
+    f"Ray's OptunaSearch and ASHA, factor {factor:g}": functools.partial(rays, factor=factor)
+    for factor in (2.5, 3)
+}
 METHODS: dict[str, Callable[[Case, int, int], list[Finished]]] = {
     "ours": ours,
-    "ours, TPE alone": functools.partial(ours, searcher={"gp_trials": 0}),
-    "ours, two rungs": functools.partial(ours, rungs=2),
-    "ours, one rung": functools.partial(ours, rungs=1),
-    "ours, factor 2": functools.partial(ours, scheduler={"reduction_factor": 2.0}),
-    "ours, factor 4": functools.partial(ours, scheduler={"reduction_factor": 4.0}),
-    "ours, rungs decide from 2 trials on": functools.partial(ours, scheduler={"min_trials_per_rung": 2}),
+    **{
+        f"ours, {rungs} rungs, factor {factor:g}": functools.partial(
+            ours, scheduler={"rungs": rungs, "reduction_factor": factor}
+        )
+        for rungs, factor in ((1, 2.5), (2, 2.5), (2, 4.0), (3, 2.0), (3, 3.0), (4, 2.0))
+    },
+    "ours, rungs decide from 3 trials on": functools.partial(ours, scheduler={"min_trials_per_rung": 3}),
     "ours, rungs decide from 6 trials on": functools.partial(ours, scheduler={"min_trials_per_rung": 6}),
-    "Ray's OptunaSearch and ASHA": rays,
+    **RAYS,
     "Optuna's TPESampler": functools.partial(ours, sampler=optuna.samplers.TPESampler),
     "Optuna's GPSampler": functools.partial(
         ours, sampler=functools.partial(optuna.samplers.GPSampler, deterministic_objective=False)
@@ -340,7 +343,7 @@ def measure(what: tuple[str, str, int, int]) -> Search:
     for found in METHODS[method](case, seed, slots):
         if not lows or found.wer < lows[-1].wer:
             lows.append(found)
-    budget = case.rungs[-1]
+    budget = case.budget
     near = [low.samples / budget for low in lows if case.value(low.config) <= case.best + case.near]
     above = []
     for after in AFTER:
@@ -399,8 +402,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=40, help="searches of each kind (default: 40)")
-    whole = not missing("voices", "voices-seed-1")
-    known = [name for name in CASES if whole or name.startswith("made-up")]
+    whole = not missing("voices")
+    known = [name for name in CASES if whole or name == "forest" or name.startswith("made-up")]
     parser.add_argument("--cases", nargs="+", default=known, choices=CASES)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--slots", nargs="+", type=int, default=SLOTS, help="trials at a time")
@@ -410,7 +413,7 @@ def main() -> None:
     wanted = [
         (case, method, slots, seed)
         for case, slots, method, seed in itertools.product(asked.cases, asked.slots, asked.methods, seeds)
-        if not (METHODS[method] is rays and case == "lora")  # its spaces have no branches
+        if not (method in RAYS and case == "lora")  # its spaces have no branches
     ]
     found: list[Search] = []
     with concurrent.futures.ProcessPoolExecutor(None, multiprocessing.get_context("spawn")) as pool:

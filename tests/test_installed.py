@@ -15,8 +15,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("trainer", "tune", "tune_whisper")
-WITHOUT_IMPORT = {"greenlet", "scikit-learn"}
-"""Declared though no line imports them: Optuna's Gaussian process is ten times as fast, its importances need one."""
+WITHOUT_IMPORT = {"scikit-learn"}
+"""Declared though no line imports it: Optuna's importances need it."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 

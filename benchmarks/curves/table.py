@@ -8,6 +8,7 @@ prints how well the WER at each rung tells the last one.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import sys
 from collections.abc import Mapping
@@ -25,10 +26,10 @@ from curves.trainings import (  # noqa: E402
     LORA_RANKS,
     LORA_RATES,
     RATES,
-    RUNGS,
     TABLE,
     WARMUPS,
     Training,
+    grid,
 )
 from tune.space.parameters import ChoiceParameter, IntParameter, Parameter  # noqa: E402
 from tune.space.settings import SchedulerSettings, SearcherSettings  # noqa: E402
@@ -52,11 +53,11 @@ def grid_space(*, lora: bool = False, prior: float | None = None) -> SearchSpace
     """
     ranges: dict[str, tuple[Parameter, ...]] = {}
     first: dict[str, Any] = dict(USUAL)
-    for method, grid in (("full", GRID), ("lora", LORA_GRID)) if lora else (("full", GRID),):
+    for method, values in (("full", GRID), ("lora", LORA_GRID)) if lora else (("full", GRID),):
         when = (("method", (method,)),) if lora else ()
-        for name, values in grid.items():
+        for name, own in values.items():
             centre = prior if name == "learning_rate" else None
-            each = IntParameter(0, len(values) - 1, prior=centre, when=when)
+            each = IntParameter(0, len(own) - 1, prior=centre, when=when)
             ranges[name] = (*ranges.get(name, ()), each)
     if lora:
         ranges["method"] = (ChoiceParameter(("full", "lora")),)
@@ -72,48 +73,98 @@ def grid_space(*, lora: bool = False, prior: float | None = None) -> SearchSpace
     )
 
 
-class Trainings:
-    """The trainings of one data set at the rungs of a search; settings are points of `grid_space`."""
+_Curve = list[tuple[int, float]]
+"""Samples, and what was measured there."""
 
-    def __init__(self, data: str, *, averaged: bool = True) -> None:
-        """Without `averaged` the WER before the end is that of the last weights, not of their mean."""
+
+class Trainings:
+    """The trainings of one data set as learning curves; settings are points of `grid_space`."""
+
+    def __init__(self, data: str, *, averaged: bool = True, forest: bool = False) -> None:
+        """Args:
+        data: set of the trainings.
+        averaged: the WER before the end is that of the mean of the weights, otherwise of the last ones.
+        forest: figures of random forests over the trainings, two that stand for two seeds, not of the trainings.
+        """
         rows = pd.read_parquet(TABLE).query("data == @data")
         self.data = data
         self.baseline = float(rows.wer[rows.samples_seen == 0].iloc[0])
         """WER of the base model on the validation clips, in percent."""
-        tested = sorted(rows.samples_seen[rows.last_weights_wer.notna()].unique())
-        assert len(tested) == len(RUNGS), tested
-        self.rungs = tuple(map(int, tested))
-        self.seeds = sorted(map(int, rows.seed.unique()))
+        rows = rows[rows.samples_seen > 0].sort_values("samples_seen")
+        if not averaged:
+            rows = rows[rows.last_weights_wer.notna()].assign(wer=rows.last_weights_wer)
         settings = [field.name for field in dataclasses.fields(Training)]
-        self._rates = {
-            (Training(**{name: row[name] for name in settings}), row["samples_seen"]): (
-                row["wer" if averaged else "last_weights_wer"],
-                row["test_wer"],
-            )
-            for row in rows[rows.samples_seen.isin(tested)].to_dict("records")
-        }
+        wers = {Training(*key): own.wer for key, own in rows.set_index("samples_seen").groupby(settings)}
+        tested = rows[rows.test_wer.notna()].set_index("samples_seen").groupby(settings)
+        tests = {Training(*key): own.test_wer for key, own in tested}
+        if forest:
+            wers, tests = (_of_forests(curves, data) for curves in (wers, tests))
+        self._wers = {training: list(curve.items()) for training, curve in wers.items()}
+        self._tests = {training: list(curve.items()) for training, curve in tests.items()}
+        self.budget = int(rows.samples_seen.max())
+        self.seeds = [seed for seed in (0, 1) if set(self._wers).issuperset(grid(data, seed)[1:])]
 
-    def rates(self, config: Mapping[str, Any], samples: int, seed: int) -> tuple[float, float]:
-        """Validation and test WER in percent at a rung; not a number where the training had diverged."""
+    def wer(self, config: Mapping[str, Any], samples: int, seed: int) -> float:
+        """Of the validation clips in percent; not a number where the training had diverged."""
+        return _between(self._wers[self._training(config, seed)], samples)
+
+    def test_wer(self, config: Mapping[str, Any], samples: int, seed: int) -> float:
+        return _between(self._tests[self._training(config, seed)], samples)
+
+    def _training(self, config: Mapping[str, Any], seed: int) -> Training:
         method = config.get("method", "full")
-        grid = GRID if method == "full" else LORA_GRID
-        settings = {name: values[config[name]] for name, values in grid.items()}
-        training = Training(self.data, **{"train_batch_size": 8, **settings}, method=method, seed=seed)
-        return self._rates.get((training, samples), (math.nan, math.nan))
+        values = GRID if method == "full" else LORA_GRID
+        settings = {name: own[config[name]] for name, own in values.items()}
+        return Training(self.data, **{"train_batch_size": 8, **settings}, method=method, seed=seed)
 
     def value(self, config: Mapping[str, Any], seed: int | None = None) -> float:
-        """The lowest validation WER at a rung, of one seed or the mean of all; infinite where all had diverged."""
+        """The lowest validation WER of one seed, or the mean of all; infinite where all had diverged."""
         if seed is None:
             return float(np.mean([self.value(config, each) for each in self.seeds]))
-        rates = (self.rates(config, rung, seed)[0] for rung in self.rungs)
-        return min((rate for rate in rates if math.isfinite(rate)), default=math.inf)
+        curve = self._wers.get(self._training(config, seed), [])
+        return min((wer for _, wer in curve if math.isfinite(wer)), default=math.inf)
 
     def standard_error(self, points: list[dict[str, Any]]) -> float:
-        """Of `value` over the seeds, pooled over the better half of the points."""
+        """Of `value` over the seeds, pooled over the better half of the points, as far as both seeds were trained."""
         better = sorted(points, key=self.value)[: len(points) // 2]
-        values = np.array([[self.value(point, seed) for seed in self.seeds] for point in better])
-        return float(np.sqrt(values.var(axis=1, ddof=1).mean() / len(self.seeds)))
+        values = np.array([[self.value(point, seed) for seed in (0, 1)] for point in better])
+        both = values[np.isfinite(values).all(axis=1)]
+        return float(np.sqrt(both.var(axis=1, ddof=1).mean() / len(self.seeds)))
+
+
+def _between(curve: _Curve, samples: int) -> float:
+    """Taken to change evenly with the logarithm of the samples between two evaluations."""
+    if samples in dict(curve):
+        return dict(curve)[samples]
+    if samples > curve[-1][0]:
+        return math.nan
+    (before, low), (after, high) = next(
+        pair for pair in itertools.pairwise(curve) if pair[0][0] < samples < pair[1][0]
+    )
+    return low + (high - low) * math.log(samples / before) / math.log(after / before)
+
+
+def _of_forests(curves: dict[Training, pd.Series], data: str) -> dict[Training, pd.Series]:
+    """The same for all settings of the grid, as forests of 20 trees see them; one that diverged counts as 200 %."""
+    from sklearn.ensemble import RandomForestRegressor
+
+    def features(training: Training) -> list[float]:
+        rate = math.log10(training.learning_rate / (5 if training.method == "lora" else 1))
+        batch, augmentation = (
+            BATCHES.index(training.train_batch_size),
+            list(AUGMENTATIONS).index(training.augmentation),
+        )
+        return [rate, batch, training.warmup_ratio, augmentation, training.lora_rank]
+
+    figures = pd.DataFrame(curves).fillna(200.0).sort_index()  # a column for each training
+    found = {}
+    for seed in (0, 1):
+        forest = RandomForestRegressor(n_estimators=20, random_state=seed)
+        forest.fit([features(each) for each in figures], figures.T.to_numpy())
+        wanted = grid(data, seed)[1:]
+        for training, row in zip(wanted, forest.predict([features(each) for each in wanted]), strict=True):
+            found[training] = pd.Series(row, figures.index)
+    return found
 
 
 MEASURED = {

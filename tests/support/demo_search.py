@@ -26,7 +26,7 @@ dropout: 0.1
 try_first:
   - {method: full, learning_rate: 1e-3, train_batch_size: 8}
   - {method: lora, learning_rate: auto, train_batch_size: 4, lora_rank: 8}
-scheduler: {rungs: 3, reduction_factor: 2, min_trials_per_rung: 2, rising_rungs: 0}
+scheduler: {rungs: 3, reduction_factor: 3, min_trials_per_rung: 2, rising_rungs: 0}
 searcher: {startup_trials: 2}
 """
 """Of three trials the two on adapters are stopped early, and one comes to its end."""

@@ -45,7 +45,7 @@ def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict
         outside.update(wrong)
         if not wrong and trial.evaluations:
             value = trial.best_value if trial.status == "completed" else None
-            trials.append(EarlierTrial(params, trial.evaluations, value, saved.state.budget_of(trial)))
+            trials.append(EarlierTrial(params, trial.evaluations, value))
     if not trials:
         raise ExperimentError(
             f"--warm-start {name}: none of its {len(saved.state.records)} trials fits the space"

@@ -17,6 +17,7 @@ from trainer.scoring.objectives import objective_value
 from tune.experiments.checkpoint_files import CheckpointFiles
 from tune.experiments.experiment import LOCK_FILE, Experiment, no_log
 from tune.experiments.results import baseline_clips, clips_of, how_it_ended
+from tune.report.extrapolation import LEAST_WER, final_wers
 from tune.report.scales import Scale, scale_of
 from tune.search.finalists import (
     Noise,
@@ -27,14 +28,11 @@ from tune.search.finalists import (
     seed_noise,
     settings_difference,
 )
-from tune.search.projections import projected
 from tune.search.records import Trial, trial_of
 from tune.search.searcher import EarlierTrial, optuna_trial
 from tune.util.console import short_source
 
 if TYPE_CHECKING:
-    import optuna
-
     from tune.experiments.folder import ExperimentFolder
     from tune.space.parameters import Parameter
 
@@ -43,8 +41,6 @@ Stage = Literal["finished", "failed", "running", "interrupted", "unfinished"]
 `unfinished`: it has not ended, and nobody here can see whether a process still runs it."""
 LEAST_TRIALS = 12
 """Comparable trials below which the importance of settings is not computed."""
-_LEAST_WER = 0.01
-"""WERs below it count as it, where ratios are taken."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,52 +138,26 @@ class Analysis(Experiment):
         return next((trial for trial, point in points if point == recipe), None)
 
     @functools.cached_property
-    def _study(self) -> tuple[list[Trial], optuna.Study]:
-        """Comparable trials, and the same as a study with the logarithms of their final WERs, extrapolated or measured.
+    def _points(self) -> dict[str, dict[str, Any]]:
+        """By trial, the settings of those that tell something of them.
 
-        A trial that was stopped early or still runs has its lowest WER times the factor by which others' fell from
-        there to the end of its own budget (see `tune.search.projections`; the searcher subtracts instead: it needs an
-        order, and no figures that stand beside measured ones). Diverged trials count as the worst. Failed ones, and
-        those that reached no rung, are left out: their settings may have nothing to do with it; so are those of an
-        earlier space that lie outside.
+        Failed trials, and those that reached no rung, are left out: their settings may have nothing to do with it;
+        so are those of an earlier space that lie outside.
         """
-        import optuna
-
-        space, of_optuna = self.space, []
-        assert space is not None  # a training has none, and nothing to compare
-        points = {trial.trial_id: space.point_of(trial.config, self.shared) for trial in self.trials}
-        trials = [
-            trial
+        assert self.space is not None  # a training has none, and nothing to compare
+        points = {
+            trial.trial_id: self.space.point_of(trial.config, self.shared)
             for trial in self.trials
-            if points[trial.trial_id] is not None
-            and (trial.status == "diverged" or (trial.evaluations and trial.status != "failed"))
-        ]
-        for trial in trials:
-            curve = [(seen, _log(wer)) for seen, wer in trial.evaluations]
-            value, status = None, "early_stopped"
-            if trial.status == "diverged":
-                status, curve = "diverged", []
-            elif trial.status == "completed" and trial.best_value is not None:
-                status, value = "completed", _log(trial.best_value)
-            one = EarlierTrial(points[trial.trial_id] or {}, curve, value, self.state.budget_of(trial))
-            of_optuna.append(optuna_trial(one, space, status))
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        study = optuna.create_study()
-        study.add_trials(projected(of_optuna))
-        return trials, study
+            if trial.status == "diverged" or (trial.evaluations and trial.status != "failed")
+        }
+        return {name: point for name, point in points.items() if point is not None}
 
     @functools.cached_property
     def expected(self) -> dict[str, float]:
         """By trial, its WER at the full budget, extrapolated where it was stopped before."""
-        trials, study = self._study
-        pairs = zip(trials, study.get_trials(deepcopy=False), strict=True)
-        return {
-            trial.trial_id: trial.best_value
-            if trial.status == "completed" and trial.best_value is not None
-            else math.exp(one.value)
-            for trial, one in pairs
-            if one.value is not None
-        }
+        return final_wers(
+            [trial for trial in self.trials if trial.trial_id in self._points], self.state.budget_of
+        )
 
     @functools.cached_property
     def importances(self) -> dict[str, float]:
@@ -197,11 +167,17 @@ class Analysis(Experiment):
         40 searches on made-up curves, whose truth is known, it named the most important setting in 39, and fANOVA in
         all at four times the time; PED-ANOVA in 18.
         """
+        import optuna
         from optuna.importance import MeanDecreaseImpurityImportanceEvaluator, get_param_importances
 
-        trials, study = self._study
-        if len(trials) < LEAST_TRIALS or len(set(self.expected.values())) < 3:
+        if len(self.expected) < LEAST_TRIALS or len(set(self.expected.values())) < 3:
             return {}
+        assert self.space is not None
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        study = optuna.create_study()
+        for name, wer in self.expected.items():
+            one = EarlierTrial(self._points[name], [], math.log(max(wer, LEAST_WER)))
+            study.add_trial(optuna_trial(one, self.space))
         evaluator = MeanDecreaseImpurityImportanceEvaluator(n_trees=64, seed=0)
         found = get_param_importances(study, evaluator=evaluator)
         return found if len(found) > 1 else {}
@@ -341,10 +317,6 @@ class Analysis(Experiment):
         """`All 3 trials diverged`: where a report begins to say so."""
         count = len(self.all_diverged)
         return f"All {count} trials diverged" if count > 1 else "The only trial that was measured diverged"
-
-
-def _log(wer: float) -> float:
-    return math.log(max(wer, _LEAST_WER))
 
 
 def last_line(error: str | None) -> str:

@@ -49,13 +49,13 @@ def estimate_samples(
     rungs: tuple[int, ...],
     trials: int,
     own_budgets: Sequence[float] = (math.inf,),
-    power: float = 0.6,
+    power: float = 0.8,
 ) -> int:
     """What a search costs in samples, by the rule of its rungs alone.
 
     Of trials that are drawn by chance a known share goes on at each rung. Proposals improve from trial to trial, so
-    that more do: in simulated searches of 8 to 32 trials (`benchmarks/simulation.py`; three or four rungs, reduction
-    factors from 2 to 4) that share to the power of 0.6 comes to within a third of the medians.
+    that more do: in simulated searches of 8 to 32 trials (`benchmarks/search_quality.py`; three rungs, reduction
+    factors of 2, 2.5 and 3) that share to the power of 0.8 comes to within a third of the medians.
 
     Args:
         rungs: samples seen; the last one is the full budget.
@@ -73,9 +73,7 @@ def estimate_samples(
 def _going_on(settings: SchedulerSettings, arrivals: float, power: float) -> float:
     """How many of the trials that come to a rung go on there, one after the other."""
     shares = [
-        max(1, math.floor(place / settings.reduction_factor)) / place
-        if place >= settings.min_trials_per_rung
-        else 1.0
+        math.ceil(place / settings.reduction_factor) / place if place >= settings.min_trials_per_rung else 1.0
         for place in range(1, math.ceil(arrivals) + 1)
     ]
     return arrivals * statistics.fmean(share**power for share in shares)
@@ -228,7 +226,7 @@ def _show_budget(plan: Plan, table: ClipTable, console: Console) -> float:
     steps = plan.base.max_steps
     own = [math.inf] if steps is None else [steps * batch for batch in plan.batch_sizes]
     samples, unstopped = (
-        estimate_samples(plan.space.scheduler, rungs, trials, own, power) for power in (0.6, 0)
+        estimate_samples(plan.space.scheduler, rungs, trials, own, power) for power in (0.8, 0)
     )
     fewer = unstopped / max(1, samples)
     more = f", {fewer:.1f} x fewer than without early stopping" if fewer >= 1.05 else ""

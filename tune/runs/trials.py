@@ -68,7 +68,6 @@ class TrialRunner:
                 proposed=callback.proposed,
                 earlier=[trial for each in plan.warm_starts for trial in each.adapted(baseline, rungs[-1])],
                 shared=self.session.experiment.shared,
-                budget=state.budget_of,
             )
             self._run(left, callback, searcher, self.trials_over)
         if not state.trials_over and searcher is not None and searcher.exhausted and not records.running():

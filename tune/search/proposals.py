@@ -1,23 +1,19 @@
-"""Where the next trial goes: a pure function of the trials before it, by Optuna's samplers."""
+"""Where the next trial goes: a pure function of the trials before it, by Optuna's TPE."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer.threads import one_torch_thread
-from tune.search.projections import projected, with_outcome
 from tune.space.conditions import key_of
 from tune.space.parameters import ChoiceParameter, FloatParameter, IntParameter
 
 if TYPE_CHECKING:
     import numpy as np
     import optuna
-    from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
     from tune.space.parameters import Parameter
@@ -39,8 +35,8 @@ def propose(
     """The next settings, which no trial had before; None where every point of the space was tried.
 
     Settings of which no trial has ended, and all while fewer than `startup_trials` have, are drawn at random, from a
-    range's prior where it has one. Priors shape random proposals only: both models learn from what those came to. A
-    scale that is bent by the prior would leave them blind at its far ends, where what was measured may prove the prior
+    range's prior where it has one. Priors shape random proposals only: the model learns from what those came to. A
+    scale that is bent by the prior would leave it blind at its far ends, where what was measured may prove the prior
     wrong.
 
     Args:
@@ -49,6 +45,7 @@ def propose(
         earlier: trials of another experiment, which count for the model only: here their points are new.
     """
     import numpy as np
+    import optuna
 
     tried = {_key(trial.params) for trial in trials}
 
@@ -61,23 +58,18 @@ def propose(
     ended = [trial for trial in known if trial.state.is_finished()]
     enough = len(ended) >= space.searcher.startup_trials
     learned = {key for trial in ended for key in trial.params} if enough else set()
-    # The process needs the same parameters in all trials; what differs between branches it would not know.
-    by_process = len(known) < space.searcher.gp_trials and not space.deciding
-    model = _model(known, by_process)
+    model = optuna.create_study()
+    model.add_trials(map(_for_tpe, known))
 
     def value(trial: optuna.Trial | None, name: str, parameter: Parameter) -> Any:
         key = key_of(name, parameter)
         return _suggested(trial, key, parameter) if trial and key in learned else _drawn(parameter, random)
 
-    for attempt in range(_ATTEMPTS):
-        if by_process and attempt == _ATTEMPTS // 2:  # the same corner of the space again and again
-            by_process, model = False, _model(known, by_process=False)
-        sampler_seed = int(random.integers(2**31))
-        model.sampler = _process(sampler_seed) if by_process else _tpe(space, sampler_seed)
-        with one_torch_thread() if by_process else contextlib.nullcontext():
-            # Where its point was tried it stays in the model, as one that is running, hence poor.
-            trial = model.ask() if learned else None
-            point = space.draw(functools.partial(value, trial))
+    for _ in range(_ATTEMPTS):
+        model.sampler = _tpe(space, int(random.integers(2**31)))
+        # Where its point was tried it stays in the model, as one that is running, hence poor.
+        trial = model.ask() if learned else None
+        point = space.draw(functools.partial(value, trial))
         if is_new(point):
             return point
     # One branch may have few points and all of them tried, while another has a range of real numbers.
@@ -91,21 +83,7 @@ def _drawn(parameter: Parameter, random: np.random.Generator) -> Any:
     return _rounded(parameter.drawn(random.random()), parameter)
 
 
-def _model(trials: Sequence[FrozenTrial], by_process: bool) -> optuna.Study:
-    import optuna
-
-    model = optuna.create_study()
-    model.add_trials(projected(trials) if by_process else [_for_tpe(trial) for trial in trials])
-    return model
-
-
-def _process(seed: int) -> BaseSampler:
-    import optuna
-
-    return optuna.samplers.GPSampler(seed=seed, n_startup_trials=0, deterministic_objective=False)
-
-
-def _tpe(space: SearchSpace, seed: int) -> BaseSampler:
+def _tpe(space: SearchSpace, seed: int) -> optuna.samplers.TPESampler:
     """In a space with conditions each group of settings that come together has its own model."""
     import optuna
 
@@ -129,12 +107,15 @@ def _for_tpe(trial: FrozenTrial) -> FrozenTrial:
     Here failed and diverged trials count as poor ones, as running ones do with `constant_liar`, and a running one
     counts by its last evaluation, as one that was stopped there.
     """
-    from optuna.trial import TrialState
+    from optuna.trial import TrialState, create_trial
 
+    settings = {"params": trial.params, "distributions": trial.distributions}
     if trial.state == TrialState.FAIL:
-        return with_outcome(trial, TrialState.RUNNING)
+        return create_trial(state=TrialState.RUNNING, **settings)
     if trial.state == TrialState.RUNNING and trial.intermediate_values:
-        return with_outcome(trial, TrialState.PRUNED, intermediate_values=trial.intermediate_values)
+        return create_trial(
+            state=TrialState.PRUNED, intermediate_values=trial.intermediate_values, **settings
+        )
     return trial
 
 

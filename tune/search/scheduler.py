@@ -60,12 +60,12 @@ NEVER_STOP = SchedulerSettings(min_trials_per_rung=1_000_000, max_wer_to_baselin
 class Judge:
     """Decides at rungs, from nothing but the records, so that a resumed search decides as an unbroken one.
 
-    Ray's own `ASHAScheduler` is not used: it stops the second trial at a rung if it is worse than the first at
-    all, lets a trial go on whose WER is not a number, and forgets its rungs when a search is restored (ray#30838).
+    Ray's own `ASHAScheduler` is not used: it lets a trial go on whose WER is not a number, and forgets its rungs when a
+    search is restored (ray#30838).
 
     ASHA (arXiv:1810.05934) in its stopping variant: at a rung a trial goes on if, of the n trials that have come
-    there, itself included, it is one of the best floor(n / `reduction_factor`), or the best. A rung decides
-    nothing before `min_trials_per_rung` trials have reached it: of two, one would have to go, by chance.
+    there, itself included, it is one of the best n / `reduction_factor`, rounded up. A rung decides nothing before
+    `min_trials_per_rung` trials have reached it.
     """
 
     def __init__(
@@ -153,9 +153,9 @@ class Judge:
             for at, old in other.evaluations
             if at == seen
         ]
-        if not others or len(others) + 1 < self._settings.min_trials_per_rung:
-            return None
         population = len(others) + 1
-        going_on = max(1, math.floor(population / self._settings.reduction_factor))
+        going_on = math.ceil(population / self._settings.reduction_factor)
+        if population < self._settings.min_trials_per_rung or going_on == population:
+            return None
         cutoff = sorted(others)[going_on - 1]
         return Stop("asha", seen, value, cutoff, population) if value > cutoff else None

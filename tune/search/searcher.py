@@ -7,14 +7,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tune.search.projections import BUDGET
 from tune.search.proposals import propose
 from tune.search.scheduler import TRIAL_ID
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, TrialState
 
-    from tune.search.records import Records, Trial
+    from tune.search.records import Records
     from tune.space.space import SearchSpace
 
 
@@ -26,8 +25,6 @@ class EarlierTrial:
     evaluations: list[tuple[int, float]]
     value: float | None
     """Its best WER at its full budget; None where it was stopped early."""
-    budget: int | None = None
-    """Samples of its full budget; None is the longest that any trial came to."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +52,6 @@ class WarmStart:
                 trial.params,
                 [(max(1, round(seen * samples)), found * wer) for seen, found in trial.evaluations],
                 None if trial.value is None else trial.value * wer,
-                None if trial.budget is None else round(trial.budget * samples),
             )
             for trial in self.trials
         ]
@@ -105,7 +101,7 @@ class Source(abc.ABC):
 
 
 class Searcher(Source):
-    """A Gaussian process while trials are few, then TPE (see `tune.search.proposals`), told what the records say.
+    """Optuna's TPE (see `tune.search.proposals`), told what the records say.
 
     Ray's own `OptunaSearch` tells Optuna that a trial stopped early is COMPLETE with its early WER, leaves one
     with a NaN RUNNING for ever, and counts reports instead of samples. Here a trial is COMPLETE with the best WER
@@ -126,7 +122,6 @@ class Searcher(Source):
         proposed: Callable[[str, dict[str, Any]], object] | None = None,
         earlier: Iterable[EarlierTrial] = (),
         shared: Mapping[str, Any] | None = None,
-        budget: Callable[[Trial], int | None] = lambda record: None,
     ) -> None:
         """Args:
         space: what to search.
@@ -136,14 +131,13 @@ class Searcher(Source):
         proposed: see `Source`; the records know the trial behind it.
         earlier: results of other experiments, taken for trials that ended before this search began.
         shared: see `SearchSpace.point_of`; trials that lie outside the space teach nothing.
-        budget: samples of a trial's full budget; None where all have the same.
         """
         import optuna
 
         super().__init__(capacity, proposed or records.start)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space, self._seed = space, seed
-        self._records, self._shared, self._budget = records, shared or {}, budget
+        self._records, self._shared = records, shared or {}
         self._earlier = [optuna_trial(trial, space) for trial in earlier]
         self._waiting = [record.trial_id for record in records.running()]
 
@@ -165,7 +159,7 @@ class Searcher(Source):
                 continue
             # A trial that had its whole budget is worth its best evaluation, which is what its export would have.
             value = record.best_value if record.status == "completed" else None
-            trial = EarlierTrial(point, record.evaluations, value, self._budget(record))
+            trial = EarlierTrial(point, record.evaluations, value)
             found.append(optuna_trial(trial, self._space, record.status))
         return found
 
@@ -206,7 +200,6 @@ def optuna_trial(trial: EarlierTrial, space: SearchSpace, status: str | None = N
         distributions={name: distributions[name] for name in params},
         intermediate_values=dict(trial.evaluations),
         value=trial.value,
-        user_attrs={} if trial.budget is None else {BUDGET: trial.budget},
     )
 
 

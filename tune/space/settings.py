@@ -12,11 +12,11 @@ from trainer.bounds import convert
 class SchedulerSettings:
     """ASHA: trials are compared at rungs, and at each only the best go on."""
 
-    reduction_factor: float = 3.0
+    reduction_factor: float = 2.5
     """At each rung about one trial in this many goes on; the next rung is this many times as far."""
     rungs: int = 3
-    """Evaluation points, the full budget included: 1/9, 1/3 and all with factor 3; 1 stops nobody early."""
-    min_trials_per_rung: int = 3
+    """Evaluation points, the full budget included: at 0.16, 0.4 and all of it with 2.5; 1 stops nobody early."""
+    min_trials_per_rung: int = 2
     """A trial is stopped at a rung only when at least this many, itself included, have reached it."""
     max_wer_to_baseline: float = 2.0
     """A trial ends at a rung where its WER is above this many times the base model's; 0 never."""
@@ -27,12 +27,10 @@ class SchedulerSettings:
 
 @dataclasses.dataclass(frozen=True)
 class SearcherSettings:
-    """Optuna's samplers."""
+    """Optuna's TPE."""
 
     startup_trials: int = 10
     """Trials sampled at random before the model of good settings is used."""
-    gp_trials: int = 25
-    """Up to so many trials a Gaussian process proposes, which needs fewer of them; TPE after that; 0 is TPE alone."""
 
 
 #: Least and greatest value of each number; the factor must be above 1.
@@ -43,7 +41,6 @@ LIMITS: dict[str, tuple[float, float]] = {
     "max_wer_to_baseline": (0, 1000),
     "rising_rungs": (0, 100),
     "startup_trials": (1, 100_000),
-    "gp_trials": (0, 200),
 }
 
 

@@ -69,17 +69,23 @@ def test_a_rung_stops_nobody_before_it_holds_enough_trials() -> None:
     search = Search(min_trials_per_rung=3)
     assert search.tell("001", 100, 20.0) is None
     assert search.tell("002", 100, 90.0) is None
-    # of three one goes on: the best
-    assert search.tell("003", 100, 80.0) == Stop("asha", 100, 80.0, 20.0, 3)
+    # of three two go on
+    assert search.tell("003", 100, 91.0) == Stop("asha", 100, 91.0, 90.0, 3)
     assert search.tell("004", 100, 10.0) is None
 
 
-def test_two_of_six_go_on() -> None:
-    search = Search()
-    for number, wer in enumerate((40.0, 10.0, 50.0, 60.0, 70.0)):
-        search.tell(f"{number:03d}", 100, wer)
-    assert search.tell("006", 100, 40.0) is None, "as good as the second best of six"
-    assert search.tell("007", 100, 40.1) == Stop("asha", 100, 40.1, 40.0, 7)
+@pytest.mark.parametrize(
+    ("factor", "cutoff"), [(2.5, 50.0), (3, 40.0), (2, 50.0), (100, 10.0), (1.2, 70.0), (1.1, None)]
+)
+def test_of_six_a_share_goes_on_rounded_up(factor: float, cutoff: float | None) -> None:
+    def stop(wer: float) -> Stop | None:
+        search = Search(reduction_factor=factor)
+        for number, before in enumerate((40.0, 10.0, 50.0, 60.0, 70.0)):
+            search.tell(f"{number:03d}", 100, before)
+        return search.tell("006", 100, wer)
+
+    assert cutoff is None or stop(cutoff) is None
+    assert stop(70.1) == (None if cutoff is None else Stop("asha", 100, 70.1, cutoff, 6))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

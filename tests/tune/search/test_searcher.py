@@ -1,17 +1,13 @@
 """What is proposed, what Optuna is told of the trials, and that a resumed search is an unbroken one."""
 
 import math
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import optuna
-import pytest
 from optuna.trial import TrialState
 from plans import space_of
 from test_simulation import folded
 
-from tune.search.projections import BUDGET, projected
 from tune.search.records import Records, Trial, TrialOutcome
 from tune.search.searcher import TRIAL_ID, EarlierTrial, Searcher
 from tune.space.space import SearchSpace, load_space
@@ -140,105 +136,3 @@ POINT = {
     **{"learning_rate": 1e-3, "warmup_ratio": 0.1},
     **{"train_batch_size": 8, "gradient_accumulation_steps": 1},
 }
-
-
-def test_trials_stopped_early_are_learned_from_without_their_last_rungs(tmp_path: Path) -> None:
-    """A trial far from the valley that had its whole budget is below a near one that was stopped at its first rung."""
-    search = Search(
-        space_of(tmp_path, "learning_rate: {type: float, low: 1e-5, high: 1e-2, log: true}\n"
-                           "try_first: [{learning_rate: 1e-2}]\nsearcher: {startup_trials: 3}")
-    )  # fmt: skip
-    for number in range(12):
-        record = search.begin(str(number))
-        cost = 5 * math.log10(record.config["learning_rate"] / 1e-4) ** 2
-        search.measure(str(number), record, 100, 60 + cost)
-        if number in (0, 1):
-            search.measure(str(number), record, 900, 30 + cost, ends=True)
-        else:
-            search.end(str(number), record, "early_stopped")
-    rates = [trial.params["learning_rate"] for trial in search.trials[5:]]
-    assert min(abs(math.log10(rate / 1e-4)) for rate in rates) < 0.15
-    assert sum(abs(math.log10(rate / 1e-4)) < 1 for rate in rates) >= 5, rates
-
-
-def test_each_trial_is_told_with_its_own_full_budget() -> None:
-    search = Search(lr_batch(), budget=lambda record: 100 * record.config["train_batch_size"])
-    records = [search.begin(name) for name in "abc"]
-    budgets = [trial.user_attrs["budget"] for trial in search.trials]
-    assert budgets == [100 * record.config["train_batch_size"] for record in records]
-
-
-def one(
-    curve: Mapping[int, float],
-    state: TrialState = TrialState.PRUNED,
-    *,
-    value: float | None = None,
-    budget: int | None = None,
-    rate: float = 1e-3,
-) -> optuna.trial.FrozenTrial:
-    """A trial with these WERs at these samples."""
-    return optuna.trial.create_trial(
-        params={"learning_rate": rate},
-        distributions={"learning_rate": optuna.distributions.FloatDistribution(1e-5, 1e-2, log=True)},
-        state=state,
-        value=value,
-        intermediate_values=dict(curve),
-        user_attrs={} if budget is None else {BUDGET: budget},
-    )
-
-
-def complete(curve: Mapping[int, float], **options: Any) -> optuna.trial.FrozenTrial:
-    return one(curve, TrialState.COMPLETE, value=min(curve.values()), **options)
-
-
-def seen_by_the_gaussian_process(*trials: optuna.trial.FrozenTrial) -> list[float | None]:
-    study = optuna.create_study()
-    study.add_trials(trials)  # they get their numbers
-    return [trial.value for trial in projected(study.get_trials(deepcopy=False))]
-
-
-def falling(budget: int, end: float = 10.7, fall: float = 20.3 / math.log(9)) -> Callable[[int], float]:
-    """WER by samples: it falls by the same with each doubling."""
-    return lambda samples: end + fall * math.log(budget / samples)
-
-
-def test_a_stopped_trial_is_projected_over_rungs_of_another_grid() -> None:
-    """As after a warm start: no trial has passed two neighbouring ones of all rungs."""
-    wer = falling(900)
-    earlier, stopped, later = (
-        {seen: wer(seen) for seen in grid} for grid in ((50, 250, 900), (100,), (100, 500))
-    )
-    assert stopped[100] == pytest.approx(31.0)
-    found = seen_by_the_gaussian_process(complete(earlier), one(stopped), one(later))
-    assert found == pytest.approx([10.7, 10.7, 10.7])
-
-
-def test_a_complete_trial_counts_with_its_own_wer_at_its_own_end() -> None:
-    """With `--max-steps` a smaller batch sees fewer samples: its end is a rung of others."""
-    trials = [
-        complete({100: 50.0, 300: 30.0}, budget=300),
-        complete({100: 60.0, 300: 40.0, 900: 20.0}, budget=900),
-    ]
-    assert seen_by_the_gaussian_process(*trials) == [30.0, 20.0]
-
-
-def test_a_stopped_trial_is_projected_to_its_own_end() -> None:
-    """Curves of one shape over their budgets, of which one is a third of the other."""
-    short, long = falling(300), falling(900)
-    found = seen_by_the_gaussian_process(
-        complete({seen: long(seen) for seen in (100, 300, 900)}, budget=900),
-        one({100: short(100)}, budget=300),
-        one({100: long(100)}, budget=900),
-        one({100: short(100)}, TrialState.RUNNING, budget=300),
-    )
-    assert found == pytest.approx([10.7] * 4)
-
-
-def test_failed_trials_count_as_the_worst_and_those_without_an_evaluation_as_running() -> None:
-    found = seen_by_the_gaussian_process(
-        complete({300: 20.0, 900: 10.0}),
-        one({300: 50.0}),
-        one({}, TrialState.FAIL),
-        one({}, TrialState.RUNNING),
-    )
-    assert found == [10.0, 40.0, 40.0, None]

@@ -107,7 +107,7 @@ learning_rate:
 group_by_length: {type: choice, values: [false, true]}
 mask_time_prob: {type: float, low: 0.02, high: 0.2, when: {spec_augment: true}}
 spec_augment: {type: choice, values: [false, true], when: {group_by_length: false}}
-searcher: {startup_trials: 6, gp_trials: 20}
+searcher: {startup_trials: 6}
 """
 BEST = {False: 2e-5, True: 1e-3}
 """Of the learning rate, by `group_by_length`."""

@@ -25,11 +25,11 @@ weight_decay: 1e-2
 try_first:
   - {learning_rate: 1e-4, warmup_ratio: 0.1, train_batch_size: 8, gradient_accumulation_steps: 1}
 scheduler: {reduction_factor: 2, rungs: 4, min_trials_per_rung: 2}
-searcher: {startup_trials: 5, gp_trials: 12}
+searcher: {startup_trials: 5}
 """
 SECTIONS = """\
 fixed: {weight_decay: "1e-2"}
-searcher: {startup_trials: 5, gp_trials: 12}
+searcher: {startup_trials: 5}
 try_first:
   - {train_batch_size: 8, warmup_ratio: 0.1, learning_rate: "1e-4", gradient_accumulation_steps: 1}
 scheduler: {reduction_factor: 2, rungs: 4, min_trials_per_rung: 2}
@@ -58,7 +58,7 @@ def test_both_forms_give_the_same_space(load: Load, text: str) -> None:
     }
     assert space.try_first == [point]
     assert space.scheduler == SchedulerSettings(2, 4, 2)
-    assert space.searcher == SearcherSettings(5, 12)
+    assert space.searcher == SearcherSettings(5)
     assert space.source_text == text
     assert space.path.name == "s.yaml"
 
