@@ -89,7 +89,9 @@ def drive_bare(trials: int, meter: Meter) -> None:
             num_samples=trials,
             max_concurrent_trials=1,
             search_alg=OptunaSearch(seed=1),
-            scheduler=ASHAScheduler(time_attr="samples_seen", max_t=rungs[-1], grace_period=rungs[0]),
+            scheduler=ASHAScheduler(
+                time_attr="samples_seen", max_t=rungs[-1], grace_period=rungs[0], reduction_factor=2.5
+            ),
             reuse_actors=True,
         ),
         run_config=ray.tune.RunConfig(storage_path=str(Path.cwd()), callbacks=[meter], verbose=0),

@@ -80,19 +80,13 @@ _Curve = list[tuple[int, float]]
 class Trainings:
     """The trainings of one data set as learning curves; settings are points of `grid_space`."""
 
-    def __init__(self, data: str, *, averaged: bool = True, forest: bool = False) -> None:
-        """Args:
-        data: set of the trainings.
-        averaged: the WER before the end is that of the mean of the weights, otherwise of the last ones.
-        forest: figures of random forests over the trainings, two that stand for two seeds, not of the trainings.
-        """
+    def __init__(self, data: str, *, forest: bool = False) -> None:
+        """With `forest` what two random forests, which stand for two seeds, have learned of the trainings."""
         rows = pd.read_parquet(TABLE).query("data == @data")
         self.data = data
         self.baseline = float(rows.wer[rows.samples_seen == 0].iloc[0])
         """WER of the base model on the validation clips, in percent."""
         rows = rows[rows.samples_seen > 0].sort_values("samples_seen")
-        if not averaged:
-            rows = rows[rows.last_weights_wer.notna()].assign(wer=rows.last_weights_wer)
         settings = [field.name for field in dataclasses.fields(Training)]
         wers = {Training(*key): own.wer for key, own in rows.set_index("samples_seen").groupby(settings)}
         tested = rows[rows.test_wer.notna()].set_index("samples_seen").groupby(settings)
@@ -156,7 +150,8 @@ def _of_forests(curves: dict[Training, pd.Series], data: str) -> dict[Training, 
         )
         return [rate, batch, training.warmup_ratio, augmentation, training.lora_rank]
 
-    figures = pd.DataFrame(curves).fillna(200.0).sort_index()  # a column for each training
+    figures = pd.DataFrame(curves).sort_index()  # a column for each training
+    figures = figures[figures.notna().mean(axis=1) > 0.5].fillna(200.0)  # no rows where single ones diverged
     found = {}
     for seed in (0, 1):
         forest = RandomForestRegressor(n_estimators=20, random_state=seed)

@@ -55,7 +55,7 @@ from tune.workers.averages import Measured
 
 BEGAN = 1_700_000_000.0
 RUNGS = (384, 1088, 3200)
-"""Of the space `lr_batch` on the demo's 800 training clips."""
+"""Of the space `lr_batch` with a factor of 3 on the demo's 800 training clips."""
 EPOCH = 800
 CLIPS, WORDS = 200, 10
 """Validation clips, and words of each."""

@@ -167,11 +167,11 @@ class Analysis(Experiment):
         40 searches on made-up curves, whose truth is known, it named the most important setting in 39, and fANOVA in
         all at four times the time; PED-ANOVA in 18.
         """
+        if len(self.expected) < LEAST_TRIALS or len(set(self.expected.values())) < 3:
+            return {}
         import optuna
         from optuna.importance import MeanDecreaseImpurityImportanceEvaluator, get_param_importances
 
-        if len(self.expected) < LEAST_TRIALS or len(set(self.expected.values())) < 3:
-            return {}
         assert self.space is not None
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         study = optuna.create_study()

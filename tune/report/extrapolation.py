@@ -43,13 +43,13 @@ def final_wers(trials: Sequence[Trial], budget_of: Callable[[Trial], int]) -> di
         name: math.exp(lows[-1] - sum(gains[at.index(places[-1]) :]))
         for name, (places, lows) in curves.items()
     }
-    worst = max(found.values(), default=None)
-    for trial in trials:
-        if trial.status == "completed" and trial.best_value is not None:
-            found[trial.trial_id] = trial.best_value
-        elif trial.status == "diverged" and worst is not None:
-            found[trial.trial_id] = worst
-    return found
+    found |= {
+        trial.trial_id: trial.best_value
+        for trial in trials
+        if trial.status == "completed" and trial.best_value is not None
+    }
+    diverged = [trial.trial_id for trial in trials if trial.status == "diverged"] if found else []
+    return found | dict.fromkeys(diverged, max(found.values(), default=0.0))
 
 
 def _mean(gains: np.ndarray) -> float:

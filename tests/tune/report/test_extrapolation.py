@@ -50,3 +50,7 @@ def test_a_diverged_trial_counts_as_the_worst_and_one_without_an_evaluation_not_
         one(4, {}, "running"),
     ]
     assert final_wers(trials, lambda _: 900) == pytest.approx({"001": 10.0, "002": 25.0, "003": 25.0})
+    best_lost = Trial("001", {}, status="completed", evaluations=[(300, 10.0), (900, 20.0)], best_value=20.0)
+    assert final_wers([best_lost, trials[2]], lambda _: 900) == {"001": 20.0, "003": 20.0}
+    assert final_wers([trials[2], trials[3]], lambda _: 900) == {}
+    assert final_wers([one(1, {900: 0.0}, "completed")], lambda _: 900) == {"001": 0.0}
