@@ -26,10 +26,10 @@ dropout: 0.1
 try_first:
   - {method: full, learning_rate: 1e-3, train_batch_size: 8}
   - {method: lora, learning_rate: auto, train_batch_size: 4, lora_rank: 8}
-scheduler: {rungs: 3, reduction_factor: 3, min_trials_per_rung: 2, rising_rungs: 0}
+scheduler: {rungs: 3, reduction_factor: 2, min_trials_per_rung: 2, rising_rungs: 0}
 searcher: {startup_trials: 2}
 """
-"""Of three trials the two on adapters are stopped early, and one comes to its end."""
+"""At each rung two of three trials may go on."""
 ASKED = {"trials": 3, "epochs": 4, "seed": 11, "finalists": 1, "repeats": 2, "max_concurrent": 1}
 RUNGS = [48, 96, 192]
 OUTER = {"MLFLOW_RUN_ID": "0" * 32, "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}

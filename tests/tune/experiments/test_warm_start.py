@@ -65,8 +65,8 @@ def ours(**settings: Any) -> dict[str, Any]:
 def test_equal_spaces_take_all_that_ended_well(tmp_path: Path) -> None:
     found = warm_start(finished(tmp_path), [space_of(tmp_path, RATE + BATCH)], ours())
     assert found.trials == [
-        EarlierTrial(THREE[0]["config"], [(300, 40.0), (600, 20.0), (900, 21.0)], 20.0, BUDGET),
-        EarlierTrial(THREE[1]["config"], [(300, 55.0)], None, BUDGET),
+        EarlierTrial(THREE[0]["config"], [(300, 40.0), (600, 20.0), (900, 21.0)], 20.0),
+        EarlierTrial(THREE[1]["config"], [(300, 55.0)], None),
     ]
     assert found.notes == ["warm start: 2 of the 3 trials of other are used"]
     assert found.adapted(BASELINE, BUDGET) == found.trials
@@ -141,17 +141,6 @@ def test_on_other_data_the_base_model_is_the_measure(tmp_path: Path) -> None:
     assert first.evaluations == [(600, 20.0), (1200, 10.0), (1800, 10.5)]
     assert first.value == 10.0
     assert (second.evaluations, second.value) == ([(600, 27.5)], None)
-
-
-def test_a_budget_in_steps_is_one_in_samples_for_each_batch(tmp_path: Path) -> None:
-    trials = [
-        trial(1, {"learning_rate": 1e-3, "train_batch_size": 8}, 40.0),
-        trial(2, {"learning_rate": 1e-4, "train_batch_size": 4}, 55.0),
-    ]
-    storage = finished(tmp_path, trials=trials, max_steps=112)
-    found = warm_start(storage, [space_of(tmp_path, RATE + BATCH)], ours())
-    assert [one.budget for one in found.trials] == [896, 448]
-    assert [one.budget for one in found.adapted(BASELINE, 2 * BUDGET)] == [1792, 896]
 
 
 @pytest.mark.parametrize(

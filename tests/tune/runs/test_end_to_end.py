@@ -117,7 +117,7 @@ def test_from_python_it_is_typed_values(found: dict[str, Any]) -> None:
     line = f"Experiment 'small': finished, WER {read.wer:.2f} %, before fine-tuning {read.baseline_wer:.2f} %"
     assert repr(read).startswith(line)
     page = dataclasses.replace(read, name="<b>")._repr_html_()
-    assert "&lt;b&gt;" in page and "<b>" not in page and "<td>early_stopped</td>" in page
+    assert "&lt;b&gt;" in page and "<b>" not in page and "<td>completed</td>" in page
     assert read.best.checkpoint is not None and (read.folder / read.best.checkpoint).is_dir()
     (won,) = found["finalists"]["scores"]
     assert (read.wer, read.best.best_value) == (won["mean"], found["best"]["wer"])
