@@ -90,7 +90,10 @@ def drive_bare(trials: int, meter: Meter) -> None:
             max_concurrent_trials=1,
             search_alg=OptunaSearch(seed=1),
             scheduler=ASHAScheduler(
-                time_attr="samples_seen", max_t=rungs[-1], grace_period=rungs[0], reduction_factor=2.5
+                time_attr="samples_seen",
+                max_t=rungs[-1],
+                grace_period=rungs[0],
+                reduction_factor=settings.reduction_factor,
             ),
             reuse_actors=True,
         ),

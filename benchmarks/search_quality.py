@@ -76,7 +76,7 @@ class Case:
     """Test WER of settings at a number of samples."""
 
     def rungs(self, factor: float = 3, rungs: int = 3) -> tuple[int, ...]:
-        """Of the other methods at 1/9, 1/3 and the end."""
+        """Samples at which trials are measured: as other methods have them at 1/9, 1/3 and the end."""
         return rung_grid(self.budget, factor, rungs, 32, least=64)
 
 

@@ -73,10 +73,6 @@ def grid_space(*, lora: bool = False, prior: float | None = None) -> SearchSpace
     )
 
 
-_Curve = list[tuple[int, float]]
-"""Samples, and what was measured there."""
-
-
 class Trainings:
     """The trainings of one data set as learning curves; settings are points of `grid_space`."""
 
@@ -93,8 +89,8 @@ class Trainings:
         tests = {Training(*key): own.test_wer for key, own in tested}
         if forest:
             wers, tests = (_of_forests(curves, data) for curves in (wers, tests))
-        self._wers = {training: list(curve.items()) for training, curve in wers.items()}
-        self._tests = {training: list(curve.items()) for training, curve in tests.items()}
+        self._wers = {training: curve.to_dict() for training, curve in wers.items()}
+        self._tests = {training: curve.to_dict() for training, curve in tests.items()}
         self.budget = int(rows.samples_seen.max())
         self.seeds = [seed for seed in (0, 1) if set(self._wers).issuperset(grid(data, seed)[1:])]
 
@@ -115,27 +111,25 @@ class Trainings:
         """The lowest validation WER of one seed, or the mean of all; infinite where all had diverged."""
         if seed is None:
             return float(np.mean([self.value(config, each) for each in self.seeds]))
-        curve = self._wers.get(self._training(config, seed), [])
-        return min((wer for _, wer in curve if math.isfinite(wer)), default=math.inf)
+        wers = self._wers[self._training(config, seed)].values()
+        return min(filter(math.isfinite, wers), default=math.inf)
 
     def standard_error(self, points: list[dict[str, Any]]) -> float:
-        """Of `value` over the seeds, pooled over the better half of the points, as far as both seeds were trained."""
+        """Of `value` over the seeds, pooled over the better half of the points."""
         better = sorted(points, key=self.value)[: len(points) // 2]
-        values = np.array([[self.value(point, seed) for seed in (0, 1)] for point in better])
-        both = values[np.isfinite(values).all(axis=1)]
-        return float(np.sqrt(both.var(axis=1, ddof=1).mean() / len(self.seeds)))
+        values = np.array([[self.value(point, seed) for seed in self.seeds] for point in better])
+        return float(np.sqrt(values.var(axis=1, ddof=1).mean() / len(self.seeds)))
 
 
-def _between(curve: _Curve, samples: int) -> float:
-    """Taken to change evenly with the logarithm of the samples between two evaluations."""
-    if samples in dict(curve):
-        return dict(curve)[samples]
-    if samples > curve[-1][0]:
+def _between(curve: dict[int, float], samples: int) -> float:
+    """At samples between two evaluations: taken to change evenly with their logarithm; not a number after the last."""
+    if samples in curve:
+        return curve[samples]
+    if samples > max(curve):
         return math.nan
-    (before, low), (after, high) = next(
-        pair for pair in itertools.pairwise(curve) if pair[0][0] < samples < pair[1][0]
-    )
-    return low + (high - low) * math.log(samples / before) / math.log(after / before)
+    before, after = next(pair for pair in itertools.pairwise(curve) if pair[0] < samples < pair[1])
+    share = math.log(samples / before) / math.log(after / before)
+    return curve[before] + (curve[after] - curve[before]) * share
 
 
 def _of_forests(curves: dict[Training, pd.Series], data: str) -> dict[Training, pd.Series]:
@@ -144,14 +138,14 @@ def _of_forests(curves: dict[Training, pd.Series], data: str) -> dict[Training, 
 
     def features(training: Training) -> list[float]:
         rate = math.log10(training.learning_rate / (5 if training.method == "lora" else 1))
-        batch, augmentation = (
-            BATCHES.index(training.train_batch_size),
-            list(AUGMENTATIONS).index(training.augmentation),
-        )
+        batch = BATCHES.index(training.train_batch_size)
+        augmentation = list(AUGMENTATIONS).index(training.augmentation)
         return [rate, batch, training.warmup_ratio, augmentation, training.lora_rank]
 
     figures = pd.DataFrame(curves).sort_index()  # a column for each training
-    figures = figures[figures.notna().mean(axis=1) > 0.5].fillna(200.0)  # no rows where single ones diverged
+    figures = figures[figures.notna().mean(axis=1) > 0.5].fillna(
+        200.0
+    )  # not where only one that diverged ended
     found = {}
     for seed in (0, 1):
         forest = RandomForestRegressor(n_estimators=20, random_state=seed)

@@ -51,7 +51,7 @@ GERMAN_BATCHES = (4, 8)
 SHARES = (1 / 9, 2 / 9, 1 / 3, 1 / 2, 3 / 4, 1)
 """Of the budget: where the validation clips are measured."""
 RUNGS = (1 / 9, 1 / 3, 1)
-"""Where the test clips are as well: the rungs of a search."""
+"""Where the test clips and the last weights are as well."""
 VALIDATION_CLIPS = 400
 EPOCHS = {"voices": 8, "demo": 4, "german": 3}
 

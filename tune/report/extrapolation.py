@@ -48,8 +48,8 @@ def final_wers(trials: Sequence[Trial], budget_of: Callable[[Trial], int]) -> di
         for trial in trials
         if trial.status == "completed" and trial.best_value is not None
     }
-    diverged = [trial.trial_id for trial in trials if trial.status == "diverged"] if found else []
-    return found | dict.fromkeys(diverged, max(found.values(), default=0.0))
+    diverged = [trial.trial_id for trial in trials if trial.status == "diverged"]
+    return found | dict.fromkeys(diverged, max(found.values())) if found else {}
 
 
 def _mean(gains: np.ndarray) -> float:

@@ -4,10 +4,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 from optuna.trial import TrialState
 from plans import space_of
 from test_simulation import folded
 
+from tune.search.proposals import propose
 from tune.search.records import Records, Trial, TrialOutcome
 from tune.search.searcher import TRIAL_ID, EarlierTrial, Searcher
 from tune.space.space import SearchSpace, load_space
@@ -94,7 +97,8 @@ def test_settings_that_fail_at_once_are_left_alone(tmp_path: Path) -> None:
         "train_batch_size: {type: choice, values: [4, 64]}\ndropout: {type: float, low: 0.0, high: 0.5}\n"
         "searcher: {startup_trials: 4}\n"
     )
-    search = Search(space_of(tmp_path, text))
+    space = space_of(tmp_path, text)
+    search = Search(space)
     for number in range(24):
         record = search.begin(str(number))
         if record.config["train_batch_size"] == 64:
@@ -136,3 +140,18 @@ POINT = {
     **{"learning_rate": 1e-3, "warmup_ratio": 0.1},
     **{"train_batch_size": 8, "gradient_accumulation_steps": 1},
 }
+
+
+@pytest.mark.parametrize("outcome", ["early_stopped", "running"])
+def test_trials_without_their_whole_budget_are_learned_from(tmp_path: Path, outcome: TrialOutcome) -> None:
+    """The good ones have rates about 1e-4; Optuna itself takes all that run for poor."""
+    text = "learning_rate: {type: float, low: 1e-5, high: 1e-2, log: true}\nsearcher: {startup_trials: 4}"
+    space = space_of(tmp_path, text)
+    search = Search(space)
+    for number, exponent in enumerate(np.linspace(-4.9, -2.1, 24)):
+        record = search.records.start(f"{number + 1:03d}", {"learning_rate": 10**exponent})
+        search.measure("", record, 100, 30 + 5 * (exponent + 4) ** 2)
+        if outcome != "running" or abs(exponent + 4) > 1:
+            record.end("early_stopped")
+    rates = [propose(space, seed, search.trials, 25)["learning_rate"] for seed in range(12)]
+    assert sum(abs(math.log10(rate / 1e-4)) < 0.5 for rate in rates) >= 9, rates
