@@ -18,6 +18,7 @@ from tune.experiments.folder import RESULTS_FILE, ExperimentFolder
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.state import SearchState
 from tune.search.guards import describe_choice, guard_names
+from tune.search.more_trials import MoreTrials, more_trials
 from tune.search.records import Trial, listed, rank, trial_of
 from tune.util.cloud_errors import cloud_errors
 from tune.util.files import read_object
@@ -52,6 +53,7 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
         "not_compared": state.compared.text or None,
         "guards": _guards(state),
         "test": _test(state),
+        "more_trials": _plain(expected_of_more(state)),
         "ended_by": None if end is None else {"reason": end.reason, "text": end.text},
         "interrupted": state.something_is_left,
         "seconds": round(state.seconds, 3),
@@ -266,6 +268,13 @@ def no_gain_line(state: SearchState) -> str | None:
         f"no gain: {what} (WER {value:.2f} %) does not beat the base model ({base:.2f} %); keep the base model, "
         "or try lower learning rates, LoRA (--space lora), more epochs or more data"
     )
+
+
+def expected_of_more(state: SearchState) -> MoreTrials | None:
+    """What more trials would gain; None before the search has ended, and where its space has no other settings."""
+    if state.something_is_left or (state.trials_cut is not None and state.trials_cut.reason == "space"):
+        return None
+    return more_trials(state.records.all())
 
 
 def average_line(state: SearchState) -> str:

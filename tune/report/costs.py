@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from tune.experiments.results import expected_of_more
 from tune.report.analysis import Analysis
 from tune.search.records import OUTCOMES, Trial
 
@@ -72,6 +73,16 @@ def find_costs(analysis: Analysis) -> Costs:
     seconds = _whole_seconds(analysis)
     full = None if seconds is None else each * seconds / 3600
     return Costs("GPU" if resources.gpus else "CPU", each, shares, full)
+
+
+def more_text(analysis: Analysis) -> str:
+    """What more trials would gain and cost, for screen and page; empty where that is not known."""
+    more = expected_of_more(analysis.state)
+    if more is None:
+        return ""
+    costs = find_costs(analysis)
+    gain = f"about {more.gain:.2f} points (90 % interval 0 to {more.upper_end:.2f})"
+    return f"{more.trials} more trials: {gain}, for {costs.tell(costs.each * more.seconds / 3600)}"
 
 
 def _whole_seconds(analysis: Analysis) -> float | None:

@@ -9,6 +9,7 @@ from trainer.scoring.objectives import words
 from tune.experiments.results import REPORT_FOLDER
 from tune.report.advice.rules import advise
 from tune.report.analysis import Analysis
+from tune.report.costs import more_text
 from tune.report.search_page import search_page
 from tune.report.shared import state_text
 from tune.report.training_page import training_page
@@ -33,6 +34,8 @@ def summary(analysis: Analysis) -> list[str]:
         lines.append(f"{'gain':<9} {analysis.gain_text}")
     if analysis.search_text:
         lines.append(f"{'search':<9} {analysis.search_text}")
+    if text := more_text(analysis):
+        lines.append(f"{'more':<9} {text}")
     for found in advise(analysis):
         lines.append(f"{'advice':<9} {found.seen} {found.follows}".rstrip().replace("`", ""))
     return [words(line, analysis.state.task) for line in lines]

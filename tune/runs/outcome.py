@@ -13,6 +13,7 @@ from trainer.scoring.objectives import objective_value, objective_words
 from tune.experiments.results import no_gain_line, source_table
 from tune.experiments.state import SearchState
 from tune.report.analysis import Analysis
+from tune.report.costs import more_text
 from tune.runs.plan import Plan
 from tune.search.records import Trial
 from tune.util.console import say
@@ -46,6 +47,8 @@ def print_measured(outcome: Outcome, console: Console) -> None:
         say(console, f"gain      {points:>10} {rest}")
     if analysis.search_text:
         say(console, f"search    {analysis.search_text}")
+    if text := more_text(analysis):
+        say(console, f"more      {text}")
     if test := outcome.state.tested:
         text = f"WER {objective_value(test.rates):6.2f} % (baseline {objective_value(test.baseline):.2f} %)"
         console.print(f"test      {text}  on {test.rates['clips']:,.0f} held-out test clips")
