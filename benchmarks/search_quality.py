@@ -100,8 +100,7 @@ def table_case(name: str, seed: int) -> Case:
     def curve(config: Mapping[str, Any], samples: int, trial_seed: int) -> Mapping[str, float]:
         if name == "failing" and random.Random(f"{seed} {sorted(config.items())}").random() < FAILING_SHARE:
             raise TrialFailure(1.0, "out of memory")
-        wer = table.wer(config, samples, own)
-        return {"wer": wer, "eval_loss": wer / 20}
+        return {"wer": table.wer(config, samples, own), "eval_loss": table.loss(config, samples, own)}
 
     best, near = best_of_grid(table, lora)
     return Case(

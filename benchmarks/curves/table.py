@@ -84,19 +84,25 @@ class Trainings:
         """WER of the base model on the validation clips, in percent."""
         rows = rows[rows.samples_seen > 0].sort_values("samples_seen")
         settings = [field.name for field in dataclasses.fields(Training)]
-        wers = {Training(*key): own.wer for key, own in rows.set_index("samples_seen").groupby(settings)}
-        tested = rows[rows.test_wer.notna()].set_index("samples_seen").groupby(settings)
-        tests = {Training(*key): own.test_wer for key, own in tested}
-        if forest:
-            wers, tests = (_of_forests(curves, data) for curves in (wers, tests))
-        self._wers = {training: curve.to_dict() for training, curve in wers.items()}
-        self._tests = {training: curve.to_dict() for training, curve in tests.items()}
+
+        def curves(column: str, rows: pd.DataFrame) -> dict[Training, dict[int, float]]:
+            each = rows.set_index("samples_seen").groupby(settings)[column]
+            found = {Training(*key): own for key, own in each}
+            if forest:
+                found = _of_forests(found, data)
+            return {training: curve.to_dict() for training, curve in found.items()}
+
+        self._wers, self._losses = curves("wer", rows), curves("loss", rows)
+        self._tests = curves("test_wer", rows[rows.test_wer.notna()])
         self.budget = int(rows.samples_seen.max())
         self.seeds = [seed for seed in (0, 1) if set(self._wers).issuperset(grid(data, seed)[1:])]
 
     def wer(self, config: Mapping[str, Any], samples: int, seed: int) -> float:
         """Of the validation clips in percent; not a number where the training had diverged."""
         return _between(self._wers[self._training(config, seed)], samples)
+
+    def loss(self, config: Mapping[str, Any], samples: int, seed: int) -> float:
+        return _between(self._losses[self._training(config, seed)], samples)
 
     def test_wer(self, config: Mapping[str, Any], samples: int, seed: int) -> float:
         return _between(self._tests[self._training(config, seed)], samples)
