@@ -1,7 +1,7 @@
 """The mean of the weights so far, which is what evaluations before the end of a training measure.
 
 While the learning rate is high the last weights are noisy, and their error rate says little of what the training comes
-to once the rate has fallen; that of their mean says more from a third of the steps on (`benchmarks/README.md`).
+to once the rate has fallen; that of their mean says more from a third of the steps on (`benchmarks/search.md`).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,11 +15,12 @@ from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import CHRF_ERROR, WER
 from trainer.training.checkpoints import UTTERANCES_FILE
 from tune.experiments.checkpoint_files import CheckpointFiles
+from tune.experiments.experiment import Experiment
 from tune.experiments.folder import RESULTS_FILE, ExperimentFolder
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.state import SearchState
 from tune.search.guards import describe_choice, guard_names
-from tune.search.more_trials import MoreTrials, more_trials
+from tune.search.more_trials import MORE, MoreTrials, more_trials
 from tune.search.records import Trial, listed, rank, trial_of
 from tune.util.cloud_errors import cloud_errors
 from tune.util.files import read_object
@@ -53,7 +55,7 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
         "not_compared": state.compared.text or None,
         "guards": _guards(state),
         "test": _test(state),
-        "more_trials": _plain(expected_of_more(state)),
+        "more_trials": _more(folder, state),
         "ended_by": None if end is None else {"reason": end.reason, "text": end.text},
         "interrupted": state.something_is_left,
         "seconds": round(state.seconds, 3),
@@ -180,6 +182,13 @@ def _guards(state: SearchState) -> dict[str, Any] | None:
     }
 
 
+def _more(folder: ExperimentFolder, state: SearchState) -> dict[str, Any] | None:
+    more = more_of(Experiment(folder, state))
+    if more is None:
+        return None
+    return {"trials": MORE, **dataclasses.asdict(more), "seconds": round(more.seconds, 3)}
+
+
 def _test(state: SearchState) -> dict[str, Any] | None:
     found = state.tested
     if found is None:
@@ -270,11 +279,22 @@ def no_gain_line(state: SearchState) -> str | None:
     )
 
 
-def expected_of_more(state: SearchState) -> MoreTrials | None:
-    """What more trials would gain; None before the search has ended, and where its space has no other settings."""
-    if state.something_is_left or (state.trials_cut is not None and state.trials_cut.reason == "space"):
+def more_of(experiment: Experiment) -> MoreTrials | None:
+    """What more trials would gain.
+
+    None before the search has come to its end, and where what is known does not tell: after a warm start, where the
+    guards pass over the winner, and where the space has not so many other points.
+    """
+    state = experiment.state
+    if how_it_ended(state) != "finished" or state.passed_over or experiment.settings.warm_starts:
         return None
-    return more_trials(state.records.all())
+    space, shared = experiment.space, experiment.shared
+    if space is None:
+        return None
+    trials = [trial for trial in state.records.all() if space.point_of(trial.config, shared) is not None]
+    wanted = len(trials) + MORE
+    points = sum(1 for _ in itertools.islice(space.all_points(), wanted))  # 0 where there are real numbers
+    return more_trials(trials) if points in (0, wanted) else None
 
 
 def average_line(state: SearchState) -> str:

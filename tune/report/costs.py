@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from tune.experiments.results import expected_of_more
+from tune.experiments.results import more_of
 from tune.report.analysis import Analysis
+from tune.search.more_trials import MORE
 from tune.search.records import OUTCOMES, Trial
 
 FINALISTS, AVERAGES = "repeats of finalists", "mean of repeats"
@@ -77,12 +78,12 @@ def find_costs(analysis: Analysis) -> Costs:
 
 def more_text(analysis: Analysis) -> str:
     """What more trials would gain and cost, for screen and page; empty where that is not known."""
-    more = expected_of_more(analysis.state)
+    more = more_of(analysis)
     if more is None:
         return ""
     costs = find_costs(analysis)
-    gain = f"about {more.gain:.2f} points (90 % interval 0 to {more.upper_end:.2f})"
-    return f"{more.trials} more trials: {gain}, for {costs.tell(costs.each * more.seconds / 3600)}"
+    gain = f"WER about {more.gain:.1f} points lower (90 % interval 0 to {more.upper_end:.1f})"
+    return f"{MORE} more trials: {gain}, for {costs.tell(costs.each * more.seconds / 3600)}"
 
 
 def _whole_seconds(analysis: Analysis) -> float | None:

@@ -58,7 +58,8 @@ def search_page(analysis: Analysis) -> str:
         importance=_importance(analysis),
         about=_about(analysis),
         trials=_trials(analysis),
-        costs=_cost_table(find_costs(analysis), more_text(analysis)),
+        costs=_cost_table(find_costs(analysis)),
+        more=more_text(analysis),
         curves=draw_curves(analysis),
         parallel=draw_parallel(analysis) if shown else None,
         slices=draw_slices(analysis) if shown else [],
@@ -234,7 +235,7 @@ def _why(trial: Trial) -> str:
     return trial.stop.describe() if trial.stop else ""
 
 
-def _cost_table(costs: Costs, more: str) -> dict[str, Any] | None:
+def _cost_table(costs: Costs) -> dict[str, Any] | None:
     if not costs.total:
         return None
     found = [(share.name, share.runs, share.hours) for share in costs.shares]
@@ -249,4 +250,4 @@ def _cost_table(costs: Costs, more: str) -> dict[str, Any] | None:
             f" Without early stopping the trials would have taken about {costs.tell(costs.full)} instead of "
             f"{costs.tell(costs.trials)}: it saved {100 * costs.saved / costs.full:.0f} %."
         )
-    return {"text": f"{text} {more}." if more else text, "unit": costs.unit, "rows": rows}
+    return {"text": text, "unit": costs.unit, "rows": rows}

@@ -15,6 +15,7 @@ from tune.report.analysis import Analysis
 from tune.report.costs import find_costs
 from tune.report.examples import find_examples
 from tune.report.figures import draw_losses
+from tune.search.more_trials import MORE
 from tune.util.console import clock
 
 
@@ -117,8 +118,7 @@ def _commands(analysis: Analysis) -> str:
     resume = resume_command(analysis.name, analysis.state.options.kind, option)
     lines = []
     if analysis.has_ended and not analysis.is_training:
-        more = len(analysis.trials) + max(8, len(analysis.trials) // 2)
-        lines.append((f"{resume} --trials {more}", "more trials"))
+        lines.append((f"{resume} --trials {len(analysis.trials) + MORE}", f"{MORE} more trials"))
     elif _can_go_on(analysis):
         lines.append((resume, "resume it"))
     if analysis.state.records.best() is not None and analysis.stage != "running":

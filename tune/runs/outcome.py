@@ -38,8 +38,8 @@ class Outcome:
 
 
 def print_measured(outcome: Outcome, console: Console) -> None:
-    """By how much the result is better than the base model, and how sure that is; then the result on the test split and
-    by source, as far as there are any.
+    """By how much the result is better than the base model, and how sure that is; what more trials would gain; then the
+    result on the test split and by source, as far as there are any.
     """
     analysis = Analysis(outcome.plan.experiment_folder, outcome.state, stage="finished", storage_option="")
     points, _, rest = analysis.gain_text.partition(" ")

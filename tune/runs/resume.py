@@ -15,6 +15,7 @@ from tune.experiments.paths import absolute_guards, settled
 from tune.experiments.storage import Storage
 from tune.runs.finish import only_end_is_left
 from tune.runs.plan import Plan
+from tune.search.more_trials import MORE
 from tune.space.parameters import NOT_SEARCHABLE, ChoiceParameter, show
 from tune.space.space import SearchSpace, load_space, space_of_one
 from tune.util.errors import ExperimentError, SpaceError
@@ -157,7 +158,7 @@ def _only_finish(experiment: OpenExperiment, options: SearchOptions) -> bool:
     left = not asked.all_ended or bool(asked.open_repeats) or asked.something_is_measured
     if not left and state.written and not state.something_is_left:
         raise ExperimentError(
-            f"--resume {name}: all its {begun} trials have ended; --trials {begun + 8} adds 8 more"
+            f"--resume {name}: all its {begun} trials have ended; --trials {begun + MORE} adds {MORE} more"
         )
     # The test split is measured by workers, which takes a whole session.
     chosen = state.chosen.run if state.chosen else None

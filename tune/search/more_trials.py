@@ -1,4 +1,4 @@
-"""What more trials would gain, judged by how far the best ones so far lie apart."""
+"""By how much more trials would lower the lowest WER, estimated from the differences between the lowest ones."""
 
 from __future__ import annotations
 
@@ -8,47 +8,54 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from tune.search.records import Trial
+from tune.search.records import Trial, rank
 
 MORE = 8
-_LEAST = 3
-"""Trials that must have had their whole budget; the best three tell how fast low WERs get rare."""
+"""Trials that the estimate is of."""
+_LOWEST = 3
+"""WERs of completed trials that it is made from."""
 _BEYOND = 0.05
-"""Probability that the gain is larger than the upper end; smaller than the lower end, zero, it never is."""
+"""Probability of a gain above the upper end, were the mean spacing known."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MoreTrials:
-    """What so many more trials would bring."""
+    """The estimate for `MORE` trials."""
 
-    trials: int
     gain: float
     """Expected, in points of WER."""
     upper_end: float
-    """Of its 90 % interval, which begins at 0."""
+    """Of the 90 % interval, in points; its lower end is 0."""
     seconds: float
-    """Training time of all of them together, if they take as long as those before."""
+    """Wall time of all of them together, one after the other, if they take as long as those before."""
 
 
 def more_trials(trials: Sequence[Trial]) -> MoreTrials | None:
-    """What `MORE` trials would gain; None where fewer than three have had their whole budget.
+    """By how much `MORE` trials after these would lower the lowest WER.
 
-    Of n trials with independent settings the lowest WERs lie, where the distribution falls off exponentially, at
-    normalised spacings i (x[i+1] - x[i]) with the same mean s (Weissman, JASA 1978). Then m more trials gain more than
-    g points with the probability r / (r + exp(g / s)), r = m / n, and s log(1 + r) on average. Searches are not like
-    that: their WERs have a lowest, two spacings tell s badly, and the searcher learns. How often the interval held in
-    simulated ones is in `benchmarks/README.md`; with three spacings it was too wide.
+    The WERs of n trials with random settings are taken to fall off exponentially towards the lowest ones. Then the
+    spacings i (x[i+1] - x[i]) of the sorted WERs have the same mean s (Weissman, JASA 1978), and m more trials gain
+    more than g points with the probability r / (r + exp(g / s)), r = m / n, on average s log(1 + r). Here s is the mean
+    of two spacings. In simulated searches the gain was in the interval in about nine of ten
+    (`benchmarks/search.md`); with three spacings the interval was too wide.
+
+    Args:
+        trials: of a search that has ended.
+
+    Returns:
+        None where fewer than `MORE` trials have ended or fewer than three have completed, where the lowest WER is
+        that of another one, and where the WERs are too far apart or too close together for an estimate.
     """
-    ended = [trial for trial in trials if trial.status != "running"]
-    lowest = sorted(
-        trial.best_value for trial in ended if trial.status == "completed" and trial.best_value is not None
-    )[:_LEAST]
-    if len(lowest) < _LEAST:
+    ended = [trial for trial in trials if trial.outcome not in ("running", "interrupted")]
+    ranked = sorted((trial for trial in ended if trial.best_value is not None), key=rank)
+    lowest = [rank(trial) for trial in ranked if trial.outcome == "completed"][:_LOWEST]
+    if len(ended) < MORE or len(lowest) < _LOWEST or rank(ranked[0]) < lowest[0]:
         return None
     spacing = statistics.fmean(
-        rank * (worse - better) for rank, (better, worse) in enumerate(itertools.pairwise(lowest), 1)
+        place * (higher - lower) for place, (lower, higher) in enumerate(itertools.pairwise(lowest), 1)
     )
     ratio = MORE / len(ended)
-    upper_end = max(0.0, spacing * math.log(ratio * (1 - _BEYOND) / _BEYOND))
-    gain, upper_end = (min(points, lowest[0]) for points in (spacing * math.log1p(ratio), upper_end))
-    return MoreTrials(MORE, gain, upper_end, MORE * statistics.fmean(trial.seconds for trial in ended))
+    gain, upper_end = spacing * math.log1p(ratio), spacing * math.log(ratio * (1 - _BEYOND) / _BEYOND)
+    if not gain < upper_end < lowest[0]:
+        return None
+    return MoreTrials(gain, upper_end, MORE * statistics.fmean(trial.seconds for trial in ended))
