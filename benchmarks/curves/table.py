@@ -149,9 +149,8 @@ def _of_forests(curves: dict[Training, pd.Series], data: str) -> dict[Training, 
         return [rate, batch, training.warmup_ratio, augmentation, training.lora_rank]
 
     figures = pd.DataFrame(curves).sort_index()  # a column for each training
-    figures = figures[figures.notna().mean(axis=1) > 0.5].fillna(
-        200.0
-    )  # not where only one that diverged ended
+    # Rows that few have are left out: there a single one had diverged.
+    figures = figures[figures.notna().mean(axis=1) > 0.5].fillna(200.0)
     found = {}
     for seed in (0, 1):
         forest = RandomForestRegressor(n_estimators=20, random_state=seed)
