@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from trainer.errors import UserError
 
 _SAID = re.compile(
     r"tune-whisper(?: (?P<helped>[a-z]+))? --help"
-    r"|tune-whisper(?: (?P<command>[a-z]+))?(?P<options>(?: --[a-z-]+[ =](?:[^\s:;,]|:(?=\S))+)+)"
+    r"|tune-whisper(?: (?P<command>[a-z]+))?(?P<options>(?: --[a-z-]+[ =](?:'[^']*'|\"[^\"]*\"|[^\s:;,]|:(?=\S))+)+)"
     r"|--set (?P<key>\w+)(?:=(?P<value>[^\s:;,)]+))?"
     # What follows is a value where it looks like one: 4, NAME, 'x', a/b, or a word before a colon.
     r"|--(?P<flag>[a-z][a-z-]*)(?P<given> (?=[\dA-Z'\"./]|[^\s:;,]+:))?"
@@ -41,8 +42,9 @@ def in_keywords(function: Callable[..., Any], space: Path | None = None) -> Iter
 
 def _keyword(said: re.Match[str], function: Callable[..., Any]) -> str:
     if said["options"]:
-        options = re.findall(r"--([a-z-]+)[ =](\S+)", said["options"])
-        given = ", ".join(f"{_names(flag)[-1]}={value!r}" for flag, value in options)
+        words = shlex.split(re.sub(r" (--[a-z-]+)=", r" \1 ", said["options"]))
+        options = zip(words[::2], words[1::2], strict=True)
+        given = ", ".join(f"{_names(flag[2:])[-1]}={value!r}" for flag, value in options)
         return f"{said['command'] or 'search'}({given})"
     if said["key"]:
         value = said["value"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -124,6 +125,10 @@ def test_mistakes_are_raised_in_the_words_of_python(
         (
             "is a training; use tune-whisper train --resume x --storage s3://bucket/a, or another name",
             "is a training; use train(resume='x', storage='s3://bucket/a'), or another name",
+        ),
+        (
+            "tune-whisper --resume 'my search' --storage " + shlex.quote("/mnt/it's my data") + " goes on",
+            "search(resume='my search', storage=\"/mnt/it's my data\") goes on",
         ),
         ("(--set max_steps=null: all)", '(settings["max_steps"]=None: all)'),
         (
