@@ -96,6 +96,7 @@ class Trainings:
         self._tests = curves("test_wer", rows[rows.test_wer.notna()])
         self.budget = int(rows.samples_seen.max())
         self.seeds = [seed for seed in (0, 1) if set(self._wers).issuperset(grid(data, seed)[1:])]
+        """Those with a training for each point of the grid."""
 
     def wer(self, config: Mapping[str, Any], samples: int, seed: int) -> float:
         """Of the validation clips in percent; not a number where the training had diverged."""
@@ -114,17 +115,19 @@ class Trainings:
         return Training(self.data, **{"train_batch_size": 8, **settings}, method=method, seed=seed)
 
     def value(self, config: Mapping[str, Any], seed: int | None = None) -> float:
-        """The lowest validation WER of one seed, or the mean of all; infinite where all had diverged."""
+        """The lowest validation WER of one seed, or the mean of those there are; infinite where all had diverged."""
         if seed is None:
-            return float(np.mean([self.value(config, each) for each in self.seeds]))
+            known = [each for each in (0, 1) if self._training(config, each) in self._wers]
+            return float(np.mean([self.value(config, each) for each in known]))
         wers = self._wers[self._training(config, seed)].values()
         return min(filter(math.isfinite, wers), default=math.inf)
 
     def standard_error(self, points: list[dict[str, Any]]) -> float:
-        """Of `value` over the seeds, pooled over the better half of the points."""
+        """Of the mean of two seeds, pooled over those of the better half of the points that have both."""
         better = sorted(points, key=self.value)[: len(points) // 2]
-        values = np.array([[self.value(point, seed) for seed in self.seeds] for point in better])
-        return float(np.sqrt(values.var(axis=1, ddof=1).mean() / len(self.seeds)))
+        both = [point for point in better if self._training(point, 1) in self._wers]
+        values = np.array([[self.value(point, seed) for seed in (0, 1)] for point in both])
+        return float(np.sqrt(values.var(axis=1, ddof=1).mean() / 2))
 
 
 def _between(curve: dict[int, float], samples: int) -> float:
