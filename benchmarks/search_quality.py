@@ -20,7 +20,7 @@ import math
 import multiprocessing
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -177,8 +177,12 @@ def ours(
     scheduler: Mapping[str, Any] | None = None,
     searcher: Mapping[str, Any] | None = None,
     sampler: Callable[..., optuna.samplers.BaseSampler] | None = None,
+    searched: Collection[str] = (),
 ) -> list[Finished]:
-    """This project's search, with other settings of its scheduler or searcher, or with a `sampler` of Optuna's."""
+    """This project's search, with other settings of its scheduler or searcher, or with a `sampler` of Optuna's.
+
+    For `searched` see `Judge`.
+    """
     records = Records()
     space = dataclasses.replace(
         case.space,
@@ -193,6 +197,7 @@ def ours(
         baseline=case.baseline,
         records=records,
         source=Sampled(space, seed, records, sampler) if sampler else None,
+        searched=searched,
         slots=slots,
         trials=MOST_TRIALS,
         samples=CAP * case.budget,
@@ -304,7 +309,13 @@ METHODS: dict[str, Callable[[Case, int, int], list[Finished]]] = {
         f"ours, {rungs} rungs, factor {factor:g}": functools.partial(
             ours, scheduler={"rungs": rungs, "reduction_factor": factor}
         )
-        for rungs, factor in ((1, 2.5), (2, 2.5), (2, 4.0), (3, 2.0), (3, 3.0), (4, 2.0))
+        for rungs, factor in ((1, 3.0), (2, 2.5), (2, 4.0), (3, 2.0), (3, 2.5), (4, 2.0))
+    },
+    **{
+        f"ours, rungs compare WERs alone, factor {factor:g}": functools.partial(
+            ours, scheduler={"reduction_factor": factor}, searched=["label_smoothing"]
+        )
+        for factor in (2.5, 3.0)
     },
     "ours, 2 startup trials": functools.partial(ours, searcher={"startup_trials": 2}),
     "ours, 10 startup trials": functools.partial(ours, searcher={"startup_trials": 10}),

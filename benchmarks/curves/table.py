@@ -168,6 +168,7 @@ MEASURED = {
     "WER of the last weights": "last_weights_wer",
     "WER of their mean": "wer",
     "loss of their mean": "loss",
+    "product of the two": "product",
 }
 
 
@@ -175,7 +176,8 @@ def rank_correlations() -> pd.DataFrame:
     """Spearman's, of what is measured at a rung with the last WER, over whole trainings."""
     settings = [field.name for field in dataclasses.fields(Training)]
     rows = []
-    for data, table in pd.read_parquet(TABLE).query("learning_rate > 0").groupby("data"):
+    every = pd.read_parquet(TABLE).query("learning_rate > 0").eval("product = wer * loss")
+    for data, table in every.groupby("data"):
         measured = {
             what: table.pivot_table(index=settings, columns="samples_seen", values=column)
             for what, column in MEASURED.items()

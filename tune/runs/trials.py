@@ -55,7 +55,9 @@ class TrialRunner:
         records = state.records
         rates, rungs = state.trial_base_rates, self.session.experiment.settings.rungs
         baseline = objective_value(rates)
-        judge = Judge(plan.space.scheduler, rungs, records, baseline, rates.get("loss"))
+        judge = Judge(
+            plan.space.scheduler, rungs, records, baseline, rates.get("loss"), plan.space.ranges.keys()
+        )
         left = plan.options.trials - sum(record.status != "running" for record in records.all())
         searcher = None
         if left:

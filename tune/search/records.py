@@ -45,6 +45,8 @@ class Stop:
     """The objective, in percent, that it would have had to reach; None where there is no such number."""
     population: int = 0
     """Trials that had reached the rung, itself included."""
+    loss: float | None = None
+    """The evaluation loss that the cutoff depends on; None where it does not."""
 
     def describe(self) -> str:
         """The reason in words, for the screen and MLflow."""
@@ -52,7 +54,8 @@ class Stop:
             return f"loss or WER was not a finite number at {self.samples_seen:,} samples"
         text = f"WER {self.value:.2f} % at {self.samples_seen:,} samples is above {self.cutoff:.2f} %, "
         if self.reason == "asha":
-            return f"{text}the cutoff among {self.population} trials"
+            with_loss = "" if self.loss is None else f" with a loss of {self.loss:.3f}"
+            return f"{text}the cutoff among {self.population} trials{with_loss}"
         if self.reason == "above_baseline":
             return f"{text}a multiple of the base model's"
         if self.reason == "rising_wer":

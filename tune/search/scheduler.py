@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from trainer.config import TEXT_SETTINGS
 from trainer.scoring.objectives import objective_value
 from tune.search.records import Records, Stop, Trial
 from tune.space.settings import SchedulerSettings
@@ -14,6 +15,8 @@ from tune.space.settings import SchedulerSettings
 LEAST_STEPS = 2
 """Optimiser steps with the largest effective batch of the space before the first rung; after one, cut short by a
 warm-up, settings cannot be told apart."""
+LOSS_CHANGED_BY = frozenset(("label_smoothing", "empty_text", "strip_tokens", *TEXT_SETTINGS))
+"""Settings that change the loss of a model of the same WER."""
 TRIAL_ID = "trial_id"
 """Key of the trial's number in the settings that Ray hands to the trial: `001`, `002` ..."""
 
@@ -65,7 +68,8 @@ class Judge:
 
     ASHA (arXiv:1810.05934) in its stopping variant: at a rung a trial goes on if, of the n trials that have come
     there, itself included, it is one of the best n / `reduction_factor`, rounded up. A rung decides nothing before
-    `min_trials_per_rung` trials have reached it.
+    `min_trials_per_rung` trials have reached it. The best are those with the lowest product of WER and evaluation
+    loss: together they tell the last WER better than the WER alone (`benchmarks/search.md`).
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Judge:
         records: Records,
         baseline: float | None = None,
         baseline_loss: float | None = None,
+        searched: Collection[str] = (),
     ) -> None:
         """Args:
         settings: of ASHA and of the limits on a trial's own curve.
@@ -82,11 +87,13 @@ class Judge:
         records: all trials.
         baseline: objective of the base model in percent.
         baseline_loss: its evaluation loss; None where it is not known.
+        searched: settings in which trials differ; with one of `LOSS_CHANGED_BY` only WERs are compared.
         """
         self._settings = settings
         self._rungs = rungs
         self._records = records
         self._baseline, self._baseline_loss = baseline, baseline_loss
+        self._compare_losses = LOSS_CHANGED_BY.isdisjoint(searched)
 
     def judge(self, record: Trial, result: Mapping[str, Any]) -> Stop | None:
         """Whether an evaluation, not yet in the record, ends its trial.
@@ -112,7 +119,7 @@ class Judge:
         return (
             self._above_baseline(seen, value)
             or self._rising(record, seen, (value, loss))
-            or self._asha(record, seen, value)
+            or self._asha(record, seen, value, loss)
         )
 
     def _above_baseline(self, seen: int, value: float) -> Stop | None:
@@ -143,11 +150,15 @@ class Judge:
             return None
         return Stop("rising_wer", seen, now[0], curve[-2][0])
 
-    def _asha(self, record: Trial, seen: int, value: float) -> Stop | None:
+    def _asha(self, record: Trial, seen: int, value: float, loss: float) -> Stop | None:
         if seen not in self._rungs:
             return None
+
+        def weight(loss: float) -> float:
+            return loss if self._compare_losses else 1.0
+
         others = [
-            old
+            old * weight(other.losses[seen])
             for other in self._records.all()
             if other.trial_id != record.trial_id
             for at, old in other.evaluations
@@ -158,4 +169,7 @@ class Judge:
         if population < self._settings.min_trials_per_rung or going_on == population:
             return None
         cutoff = sorted(others)[going_on - 1]
-        return Stop("asha", seen, value, cutoff, population) if value > cutoff else None
+        if value * weight(loss) <= cutoff:
+            return None
+        compared = loss if self._compare_losses else None
+        return Stop("asha", seen, value, cutoff / weight(loss), population, compared)

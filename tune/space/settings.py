@@ -12,10 +12,10 @@ from trainer.bounds import convert
 class SchedulerSettings:
     """ASHA: trials are compared at rungs, and at each only the best go on."""
 
-    reduction_factor: float = 2.5
+    reduction_factor: float = 3.0
     """At each rung about one trial in this many goes on; the next rung is this many times as far."""
     rungs: int = 3
-    """Evaluation points, the full budget included: at 0.16, 0.4 and all of it with 2.5; 1 stops nobody early."""
+    """Evaluation points, the full budget included: at 1/9, 1/3 and all of it with 3; 1 stops nobody early."""
     min_trials_per_rung: int = 2
     """A trial is stopped at a rung only when at least this many, itself included, have reached it."""
     max_wer_to_baseline: float = 2.0

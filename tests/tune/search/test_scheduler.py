@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -24,10 +25,15 @@ class Search:
     """Records and a judge; `tell` does with an evaluation what a search does."""
 
     def __init__(
-        self, baseline: float | None = None, baseline_loss: float | None = None, **settings: Any
+        self,
+        baseline: float | None = None,
+        baseline_loss: float | None = None,
+        searched: Collection[str] = (),
+        **settings: Any,
     ) -> None:
         self.records = Records()
-        self.judge = Judge(SchedulerSettings(**settings), RUNGS, self.records, baseline, baseline_loss)
+        rules = SchedulerSettings(**settings)
+        self.judge = Judge(rules, RUNGS, self.records, baseline, baseline_loss, searched)
 
     def tell(self, trial: str, samples: int, wer: float, loss: float = 1.0, **others: float) -> Stop | None:
         record, row = self.records.start(trial, {}), result(samples, wer, loss) | others
@@ -66,11 +72,11 @@ def test_rungs(
 
 
 def test_a_rung_stops_nobody_before_it_holds_enough_trials() -> None:
-    search = Search(min_trials_per_rung=3)
+    search = Search(min_trials_per_rung=3, reduction_factor=2.5)
     assert search.tell("001", 100, 20.0) is None
     assert search.tell("002", 100, 90.0) is None
     # of three two go on
-    assert search.tell("003", 100, 91.0) == Stop("asha", 100, 91.0, 90.0, 3)
+    assert search.tell("003", 100, 91.0) == Stop("asha", 100, 91.0, 90.0, 3, 1.0)
     assert search.tell("004", 100, 10.0) is None
 
 
@@ -85,7 +91,24 @@ def test_of_six_a_share_goes_on_rounded_up(factor: float, cutoff: float | None) 
         return search.tell("006", 100, wer)
 
     assert cutoff is None or stop(cutoff) is None
-    assert stop(70.1) == (None if cutoff is None else Stop("asha", 100, 70.1, cutoff, 6))
+    assert stop(70.1) == (None if cutoff is None else Stop("asha", 100, 70.1, cutoff, 6, 1.0))
+
+
+def test_trials_are_compared_by_the_product_of_wer_and_loss() -> None:
+    """Of a low WER with a high loss less is to be expected."""
+
+    def third(*searched: str) -> Stop | None:
+        search = Search(searched=searched)
+        assert search.tell("001", 100, 30.0, 2.0) is None
+        search.tell("002", 100, 40.0, 1.0)
+        return search.tell("003", 100, 25.0, 3.2)
+
+    stop = third("learning_rate")
+    assert stop == Stop("asha", 100, 25.0, 12.5, 3, 3.2)
+    assert stop.describe() == (
+        "WER 25.00 % at 100 samples is above 12.50 %, the cutoff among 3 trials with a loss of 3.200"
+    )
+    assert third("learning_rate", "label_smoothing") is None  # there the WER alone decides
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
