@@ -1,6 +1,6 @@
 """How often the interval of what more trials would gain holds in simulated searches, one trial at a time.
 
-    python benchmarks/more_trials.py [--seeds 200] [--cases forest]
+    python benchmarks/more_trials.py [--seeds 200] [--cases grid]
 
 A gain counts as it is without noise: of real trainings by the mean of their seeds.
 """
@@ -62,7 +62,7 @@ def completed(trials: Sequence[Trial]) -> list[Trial]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--seeds", type=int, default=200, help="searches of each kind (default: 200)")
-    parser.add_argument("--cases", nargs="+", default=["forest", "made-up crossing"], choices=CASES)
+    parser.add_argument("--cases", nargs="+", default=["grid", "made-up crossing"], choices=CASES)
     asked = parser.parse_args()
     wanted = itertools.product(asked.cases, range(asked.seeds))
     with concurrent.futures.ProcessPoolExecutor(None, multiprocessing.get_context("spawn")) as pool:

@@ -115,19 +115,17 @@ class Trainings:
         return Training(self.data, **{"train_batch_size": 8, **settings}, method=method, seed=seed)
 
     def value(self, config: Mapping[str, Any], seed: int | None = None) -> float:
-        """The lowest validation WER of one seed, or the mean of those there are; infinite where all had diverged."""
+        """The lowest validation WER of one seed, or the mean of all; infinite where all had diverged."""
         if seed is None:
-            known = [each for each in (0, 1) if self._training(config, each) in self._wers]
-            return float(np.mean([self.value(config, each) for each in known]))
+            return float(np.mean([self.value(config, each) for each in self.seeds]))
         wers = self._wers[self._training(config, seed)].values()
         return min(filter(math.isfinite, wers), default=math.inf)
 
     def standard_error(self, points: list[dict[str, Any]]) -> float:
-        """Of the mean of two seeds, pooled over those of the better half of the points that have both."""
+        """Of `value` over the seeds, pooled over the better half of the points."""
         better = sorted(points, key=self.value)[: len(points) // 2]
-        both = [point for point in better if self._training(point, 1) in self._wers]
-        values = np.array([[self.value(point, seed) for seed in (0, 1)] for point in both])
-        return float(np.sqrt(values.var(axis=1, ddof=1).mean() / 2))
+        values = np.array([[self.value(point, seed) for seed in self.seeds] for point in better])
+        return float(np.sqrt(values.var(axis=1, ddof=1).mean() / len(self.seeds)))
 
 
 def _between(curve: dict[int, float], samples: int) -> float:

@@ -54,8 +54,8 @@ class Stop:
             return f"loss or WER was not a finite number at {self.samples_seen:,} samples"
         text = f"WER {self.value:.2f} % at {self.samples_seen:,} samples is above {self.cutoff:.2f} %, "
         if self.reason == "asha":
-            with_loss = "" if self.loss is None else f" with a loss of {self.loss:.3f}"
-            return f"{text}the cutoff among {self.population} trials{with_loss}"
+            for_loss = "" if self.loss is None else f" for its loss of {self.loss:.3f}"
+            return f"{text}the cutoff among {self.population} trials{for_loss}"
         if self.reason == "above_baseline":
             return f"{text}a multiple of the base model's"
         if self.reason == "rising_wer":

@@ -106,7 +106,7 @@ def test_trials_are_compared_by_the_product_of_wer_and_loss() -> None:
     stop = third("learning_rate")
     assert stop == Stop("asha", 100, 25.0, 12.5, 3, 3.2)
     assert stop.describe() == (
-        "WER 25.00 % at 100 samples is above 12.50 %, the cutoff among 3 trials with a loss of 3.200"
+        "WER 25.00 % at 100 samples is above 12.50 %, the cutoff among 3 trials for its loss of 3.200"
     )
     assert third("learning_rate", "label_smoothing") is None  # there the WER alone decides
 
