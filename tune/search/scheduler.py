@@ -17,6 +17,8 @@ LEAST_STEPS = 2
 warm-up, settings cannot be told apart."""
 LOSS_CHANGED_BY = frozenset(("label_smoothing", "empty_text", "strip_tokens", *TEXT_SETTINGS))
 """Settings that change the loss of a model of the same WER."""
+FIRST = "001"
+"""The trial that no other stops: it mostly has the usual settings, which the winner is compared with in the end."""
 TRIAL_ID = "trial_id"
 """Key of the trial's number in the settings that Ray hands to the trial: `001`, `002` ..."""
 
@@ -151,7 +153,7 @@ class Judge:
         return Stop("rising_wer", seen, now[0], curve[-2][0])
 
     def _asha(self, record: Trial, seen: int, value: float, loss: float) -> Stop | None:
-        if seen not in self._rungs:
+        if seen not in self._rungs or record.trial_id == FIRST:
             return None
 
         def weight(loss: float) -> float:

@@ -111,6 +111,14 @@ def test_trials_are_compared_by_the_product_of_wer_and_loss() -> None:
     assert third("learning_rate", "label_smoothing") is None  # there the WER alone decides
 
 
+def test_no_other_trial_stops_the_first_one() -> None:
+    search = Search(baseline=60.0)
+    assert search.tell("002", 100, 20.0) is None
+    assert search.tell("001", 100, 50.0) is None
+    assert search.tell("003", 100, 50.0) is not None
+    assert search.tell("001", 300, 121.0) == Stop("above_baseline", 300, 121.0, 120.0)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("which", ["wer", "loss"])
 @pytest.mark.parametrize("samples", [100, 900])
@@ -186,8 +194,8 @@ def test_a_trial_whose_own_budget_ends_at_a_rung_is_not_stopped_there() -> None:
 
 def test_a_trial_that_went_past_a_rung_is_not_judged_there_again() -> None:
     search = Search(min_trials_per_rung=2)
-    assert search.tell("001", 100, 50.0) is None
-    for number, wer in [("002", 20.0), ("003", 15.0), ("004", 10.0)]:
+    assert search.tell("002", 100, 50.0) is None
+    for number, wer in [("003", 20.0), ("004", 15.0), ("005", 10.0)]:
         assert search.tell(number, 100, wer) is None
-    assert search.tell("001", 100, 50.0) is None  # again, after its process was lost
-    assert search.tell("005", 100, 50.0) is not None
+    assert search.tell("002", 100, 50.0) is None  # again, after its process was lost
+    assert search.tell("006", 100, 50.0) is not None
