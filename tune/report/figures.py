@@ -196,7 +196,7 @@ def draw_losses(analysis: Analysis) -> Picture | None:
             name=f"{analysis.who} validation loss",
             **pointed([f"validation loss {loss:.3f} at {seen:,} samples" for seen, loss in known]),
         )
-    text = "A validation loss that rises while the training loss falls is a sign of overfitting; WER decides."
+    text = "A validation loss that rises while the training loss falls is a sign of overfitting; WER decides who wins."
     return Picture("losses", text, figure, 300)
 
 
