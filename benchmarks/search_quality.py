@@ -20,7 +20,7 @@ import math
 import multiprocessing
 import random
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -177,11 +177,11 @@ def ours(
     scheduler: Mapping[str, Any] | None = None,
     searcher: Mapping[str, Any] | None = None,
     sampler: Callable[..., optuna.samplers.BaseSampler] | None = None,
-    searched: Collection[str] = (),
+    compare_losses: bool = True,
 ) -> list[Finished]:
     """This project's search, with other settings of its scheduler or searcher, or with a `sampler` of Optuna's.
 
-    For `searched` see `Judge`.
+    For `compare_losses` see `Judge`.
     """
     records = Records()
     space = dataclasses.replace(
@@ -197,7 +197,7 @@ def ours(
         baseline=case.baseline,
         records=records,
         source=Sampled(space, seed, records, sampler) if sampler else None,
-        searched=searched,
+        compare_losses=compare_losses,
         slots=slots,
         trials=MOST_TRIALS,
         samples=CAP * case.budget,
@@ -313,7 +313,7 @@ METHODS: dict[str, Callable[[Case, int, int], list[Finished]]] = {
     },
     **{
         f"ours, rungs compare WERs alone, factor {factor:g}": functools.partial(
-            ours, scheduler={"reduction_factor": factor}, searched=["label_smoothing"]
+            ours, scheduler={"reduction_factor": factor}, compare_losses=False
         )
         for factor in (2.5, 3.0)
     },

@@ -6,7 +6,7 @@ import dataclasses
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import ray.tune.schedulers
@@ -192,16 +192,23 @@ def our_search(
     baseline: float | None = None,
     records: Records | None = None,
     source: Source | None = None,
-    searched: Collection[str] = (),
+    compare_losses: bool = True,
     **limits: Any,
 ) -> Simulation:
     """Our own search of a resolved space: `Searcher` and `Judge`, as `run_trials` puts them together.
 
     It begins with a baseline, WER in percent, goes on with `records`, and ends at limits of `Simulation.run`. `source`
-    takes the place of the `Searcher`; for `searched` see `Judge`.
+    takes the place of the `Searcher`; for `compare_losses` see `Judge`.
     """
     records = Records() if records is None else records
-    judge = Judge(space.scheduler, rungs, records, baseline, searched=searched)
+    judge = Judge(
+        space.scheduler,
+        rungs,
+        records,
+        baseline,
+        compare_losses=compare_losses,
+        kept=lambda record: record.config in space.try_first[-1:],
+    )
 
     class Scheduler(ray.tune.schedulers.FIFOScheduler):
         """A trial of ours asks what was decided, and ends by itself."""

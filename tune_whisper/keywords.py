@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from trainer.errors import UserError
 
+_VALUE = r"(?:'[^']*'|\"[^\"]*\"|[^\s:;,'\"]|:(?=\S))+"
 _SAID = re.compile(
     r"tune-whisper(?: (?P<helped>[a-z]+))? --help"
-    r"|tune-whisper(?: (?P<command>[a-z]+))?(?P<options>(?: --[a-z-]+[ =](?:'[^']*'|\"[^\"]*\"|[^\s:;,]|:(?=\S))+)+)"
+    rf"|tune-whisper(?: (?P<command>[a-z]+))?(?P<options>(?: --[a-z-]+[ =]{_VALUE})+)"
     r"|--set (?P<key>\w+)(?:=(?P<value>[^\s:;,)]+))?"
     # What follows is a value where it looks like one: 4, NAME, 'x', a/b, or a word before a colon.
     r"|--(?P<flag>[a-z][a-z-]*)(?P<given> (?=[\dA-Z'\"./]|[^\s:;,]+:))?"
@@ -42,9 +42,8 @@ def in_keywords(function: Callable[..., Any], space: Path | None = None) -> Iter
 
 def _keyword(said: re.Match[str], function: Callable[..., Any]) -> str:
     if said["options"]:
-        words = shlex.split(re.sub(r" (--[a-z-]+)=", r" \1 ", said["options"]))
-        options = zip(words[::2], words[1::2], strict=True)
-        given = ", ".join(f"{_names(flag[2:])[-1]}={value!r}" for flag, value in options)
+        options = re.findall(rf" --([a-z-]+)[ =]({_VALUE})", said["options"])
+        given = ", ".join(f"{_names(flag)[-1]}={_unquoted(value)!r}" for flag, value in options)
         return f"{said['command'] or 'search'}({given})"
     if said["key"]:
         value = said["value"]
@@ -54,6 +53,11 @@ def _keyword(said: re.Match[str], function: Callable[..., Any]) -> str:
     keywords = inspect.signature(function).parameters
     known = [name for name in _names(said["flag"]) if name in keywords]
     return known[0] + ("=" if said["given"] else "") if known else said[0]
+
+
+def _unquoted(value: str) -> str:
+    """As `shlex.quote` quotes, which leaves no other backslashes."""
+    return re.sub(r"'([^']*)'|\"([^\"]*)\"", r"\1\2", value)
 
 
 def _names(flag: str) -> list[str]:

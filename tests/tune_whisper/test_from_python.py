@@ -130,6 +130,8 @@ def test_mistakes_are_raised_in_the_words_of_python(
             "tune-whisper --resume 'my search' --storage " + shlex.quote("/mnt/it's my data") + " goes on",
             "search(resume='my search', storage=\"/mnt/it's my data\") goes on",
         ),
+        ("use 'tune-whisper search --resume x' or not", "use 'search(resume='x')' or not"),
+        (r"tune-whisper --resume C:\data\x goes on", r"search(resume='C:\\data\\x') goes on"),
         ("(--set max_steps=null: all)", '(settings["max_steps"]=None: all)'),
         (
             "--finalists 0 repeats nothing; hf download --local-dir x",

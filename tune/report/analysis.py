@@ -124,11 +124,7 @@ class Analysis(Experiment):
     @property
     def recipe(self) -> dict[str, Any]:
         """The usual settings of the model's size, moved into the space where they lay outside."""
-        if self.space is None:
-            return {}
-        # Those of each method are the last points to try first.
-        points, method = self.space.try_first, self.space.methods[0]
-        return next(point for point in reversed(points) if point.get("method", method) == method)
+        return {} if self.space is None else self.space.recipe
 
     @functools.cached_property
     def recipe_trial(self) -> Trial | None:

@@ -27,7 +27,7 @@ from tune.runs.search_display import SearchDisplay
 from tune.runs.session import Session
 from tune.search.budgets import Spent, final_round_cost, reached
 from tune.search.finalists import objective_interval
-from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge
+from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge, losses_compare
 from tune.search.searcher import Repeater, Searcher, Source
 from tune.util.errors import ResourceError, error_line
 from tune.workers.trainable import make_trainable
@@ -55,21 +55,30 @@ class TrialRunner:
         records = state.records
         rates, rungs = state.trial_base_rates, self.session.experiment.settings.rungs
         baseline = objective_value(rates)
+        space, shared = plan.space, self.session.experiment.shared
+        # A space of an earlier session may have searched more.
+        searched = {*space.ranges, *(name for record in records.all() for name in record.config)}
         judge = Judge(
-            plan.space.scheduler, rungs, records, baseline, rates.get("loss"), plan.space.ranges.keys()
+            space.scheduler,
+            rungs,
+            records,
+            baseline,
+            rates.get("loss"),
+            compare_losses=losses_compare(self.config, searched),
+            kept=lambda record: space.point_of(record.config, shared) == space.recipe,
         )
         left = plan.options.trials - sum(record.status != "running" for record in records.all())
         searcher = None
         if left:
             callback = SearchCallback(self.config, self.session, records, judge, display)
             searcher = Searcher(
-                plan.space,
+                space,
                 seed=plan.options.seed,
                 records=records,
                 capacity=self._capacity,
                 proposed=callback.proposed,
                 earlier=[trial for each in plan.warm_starts for trial in each.adapted(baseline, rungs[-1])],
-                shared=self.session.experiment.shared,
+                shared=shared,
             )
             self._run(left, callback, searcher, self.trials_over)
         if not state.trials_over and searcher is not None and searcher.exhausted and not records.running():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from trainer.config import TEXT_SETTINGS
+from trainer.config import TEXT_SETTINGS, TrainConfig
 from trainer.scoring.objectives import objective_value
 from tune.search.records import Records, Stop, Trial
 from tune.space.settings import SchedulerSettings
@@ -15,10 +15,8 @@ from tune.space.settings import SchedulerSettings
 LEAST_STEPS = 2
 """Optimiser steps with the largest effective batch of the space before the first rung; after one, cut short by a
 warm-up, settings cannot be told apart."""
-LOSS_CHANGED_BY = frozenset(("label_smoothing", "empty_text", "strip_tokens", *TEXT_SETTINGS))
+LOSS_CHANGED_BY = frozenset(("label_smoothing", "timestamp_share", *TEXT_SETTINGS))
 """Settings that change the loss of a model of the same WER."""
-FIRST = "001"
-"""The trial that no other stops: it mostly has the usual settings, which the winner is compared with in the end."""
 TRIAL_ID = "trial_id"
 """Key of the trial's number in the settings that Ray hands to the trial: `001`, `002` ..."""
 
@@ -62,6 +60,16 @@ NEVER_STOP = SchedulerSettings(min_trials_per_rung=1_000_000, max_wer_to_baselin
 """Only a loss or WER that is no number ends a trial."""
 
 
+def losses_compare(config: TrainConfig, searched: Collection[str]) -> bool:
+    """Whether of two trials with the same WER the one with the lower loss is expected to be better.
+
+    That was seen with WERs of all clips. The other objectives are no such measure of what the loss is the mean of.
+    """
+    return (
+        config.task == "transcribe" and config.objective == "clips" and LOSS_CHANGED_BY.isdisjoint(searched)
+    )
+
+
 class Judge:
     """Decides at rungs, from nothing but the records, so that a resumed search decides as an unbroken one.
 
@@ -71,7 +79,7 @@ class Judge:
     ASHA (arXiv:1810.05934) in its stopping variant: at a rung a trial goes on if, of the n trials that have come
     there, itself included, it is one of the best n / `reduction_factor`, rounded up. A rung decides nothing before
     `min_trials_per_rung` trials have reached it. The best are those with the lowest product of WER and evaluation
-    loss: together they tell the last WER better than the WER alone (`benchmarks/search.md`).
+    loss, by which simulated searches of real trainings need fewer samples than by the WER (`benchmarks/search.md`).
     """
 
     def __init__(
@@ -81,7 +89,9 @@ class Judge:
         records: Records,
         baseline: float | None = None,
         baseline_loss: float | None = None,
-        searched: Collection[str] = (),
+        *,
+        compare_losses: bool = True,
+        kept: Callable[[Trial], bool] = lambda _: False,
     ) -> None:
         """Args:
         settings: of ASHA and of the limits on a trial's own curve.
@@ -89,13 +99,14 @@ class Judge:
         records: all trials.
         baseline: objective of the base model in percent.
         baseline_loss: its evaluation loss; None where it is not known.
-        searched: settings in which trials differ; with one of `LOSS_CHANGED_BY` only WERs are compared.
+        compare_losses: whether losses of different trials compare (see `losses_compare`); if not, only WERs are.
+        kept: whether no other trial can stop this one.
         """
         self._settings = settings
         self._rungs = rungs
         self._records = records
         self._baseline, self._baseline_loss = baseline, baseline_loss
-        self._compare_losses = LOSS_CHANGED_BY.isdisjoint(searched)
+        self._compare_losses, self._kept = compare_losses, kept
 
     def judge(self, record: Trial, result: Mapping[str, Any]) -> Stop | None:
         """Whether an evaluation, not yet in the record, ends its trial.
@@ -153,14 +164,14 @@ class Judge:
         return Stop("rising_wer", seen, now[0], curve[-2][0])
 
     def _asha(self, record: Trial, seen: int, value: float, loss: float) -> Stop | None:
-        if seen not in self._rungs or record.trial_id == FIRST:
+        if seen not in self._rungs or self._kept(record):
             return None
 
         def weight(loss: float) -> float:
             return loss if self._compare_losses else 1.0
 
         others = [
-            old * weight(other.losses[seen])
+            old * weight(other.losses[seen] or math.inf)  # 0 is one that is not known
             for other in self._records.all()
             if other.trial_id != record.trial_id
             for at, old in other.evaluations

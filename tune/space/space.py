@@ -231,6 +231,12 @@ class SearchSpace:
             )
         return dataclasses.replace(self, try_first=_without_doubles([*self.try_first, *recipes]))
 
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The usual settings that `with_recipe` has put in, with the usual method."""
+        usual = self.methods[0]
+        return next(point for point in reversed(self.try_first) if point.get("method", usual) == usual)
+
     def to_optuna(self) -> dict[str, BaseDistribution]:
         """All ranges as Optuna's distributions, by what Optuna calls them (see `named`)."""
         return {
@@ -334,9 +340,5 @@ def _is_automatic(parameter: Parameter) -> bool:
 
 
 def _without_doubles(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Points that were different may be the same once a parameter is fixed or `auto` is a number."""
-    kept: list[dict[str, Any]] = []
-    for point in points:
-        if point not in kept:
-            kept.append(point)
-    return kept
+    """The last of each: points may be the same once a parameter is fixed or `auto` is a number."""
+    return [point for index, point in enumerate(points) if point not in points[index + 1 :]]

@@ -2,13 +2,13 @@
 
 import json
 import math
-from collections.abc import Collection
 from typing import Any
 
 import pytest
 
+from trainer.config import TrainConfig
 from tune.search.records import Records, Stop
-from tune.search.scheduler import Judge, rung_grid
+from tune.search.scheduler import Judge, losses_compare, rung_grid
 from tune.space.settings import SchedulerSettings
 
 RUNGS = (100, 300, 900)
@@ -28,12 +28,16 @@ class Search:
         self,
         baseline: float | None = None,
         baseline_loss: float | None = None,
-        searched: Collection[str] = (),
+        compare_losses: bool = True,
         **settings: Any,
     ) -> None:
         self.records = Records()
         rules = SchedulerSettings(**settings)
-        self.judge = Judge(rules, RUNGS, self.records, baseline, baseline_loss, searched)
+        self.judge = Judge(
+            *(rules, RUNGS, self.records, baseline, baseline_loss),
+            compare_losses=compare_losses,
+            kept=lambda record: record.trial_id == "usual",
+        )
 
     def tell(self, trial: str, samples: int, wer: float, loss: float = 1.0, **others: float) -> Stop | None:
         record, row = self.records.start(trial, {}), result(samples, wer, loss) | others
@@ -97,8 +101,8 @@ def test_of_six_a_share_goes_on_rounded_up(factor: float, cutoff: float | None) 
 def test_trials_are_compared_by_the_product_of_wer_and_loss() -> None:
     """Of a low WER with a high loss less is to be expected."""
 
-    def third(*searched: str) -> Stop | None:
-        search = Search(searched=searched)
+    def third(*searched: str, **fixed: str) -> Stop | None:
+        search = Search(compare_losses=losses_compare(TrainConfig(**fixed), searched))
         assert search.tell("001", 100, 30.0, 2.0) is None
         search.tell("002", 100, 40.0, 1.0)
         return search.tell("003", 100, 25.0, 3.2)
@@ -108,15 +112,25 @@ def test_trials_are_compared_by_the_product_of_wer_and_loss() -> None:
     assert stop.describe() == (
         "WER 25.00 % at 100 samples is above 12.50 %, the cutoff among 3 trials for its loss of 3.200"
     )
-    assert third("learning_rate", "label_smoothing") is None  # there the WER alone decides
+    for name in ("label_smoothing", "timestamp_share", "lowercase"):  # there the WER alone decides
+        assert third("learning_rate", name) is None
+    assert third(objective="worst_source") is None
+    assert third(task="translate") is None
 
 
-def test_no_other_trial_stops_the_first_one() -> None:
+def test_a_loss_that_is_not_known_stops_nobody() -> None:
+    search = Search()
+    for number in ("001", "002"):
+        search.tell(number, 100, 50.0, 0.0)
+    assert search.tell("003", 100, 60.0, 2.0) is None
+
+
+def test_no_other_trial_stops_the_one_with_the_usual_settings() -> None:
     search = Search(baseline=60.0)
-    assert search.tell("002", 100, 20.0) is None
-    assert search.tell("001", 100, 50.0) is None
+    assert search.tell("001", 100, 20.0) is None
+    assert search.tell("usual", 100, 50.0) is None
     assert search.tell("003", 100, 50.0) is not None
-    assert search.tell("001", 300, 121.0) == Stop("above_baseline", 300, 121.0, 120.0)
+    assert search.tell("usual", 300, 121.0) == Stop("above_baseline", 300, 121.0, 120.0)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

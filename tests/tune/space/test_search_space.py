@@ -225,3 +225,5 @@ def test_the_usual_settings_are_tried_after_the_points_given(load: Load) -> None
     assert space.try_first == [first]
     assert space.with_recipe(2e-5).try_first == [first, usual]
     assert space.with_recipe(2e-5).with_recipe(2e-5).try_first == [first, usual]
+    again = load(text + f"try_first: [{json.dumps(usual)}, {json.dumps(first)}]").resolve(2e-5)
+    assert again.with_recipe(2e-5).recipe == usual
