@@ -207,7 +207,7 @@ def our_search(
         records,
         baseline,
         compare_losses=compare_losses,
-        kept=lambda record: record.config in space.try_first[-1:],
+        kept=lambda record: record.config in space.try_first[:1],
     )
 
     class Scheduler(ray.tune.schedulers.FIFOScheduler):

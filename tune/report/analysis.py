@@ -124,7 +124,7 @@ class Analysis(Experiment):
     @property
     def recipe(self) -> dict[str, Any]:
         """The usual settings of the model's size, moved into the space where they lay outside."""
-        return {} if self.space is None else self.space.recipe
+        return {} if self.space is None else self.space.try_first[0]
 
     @functools.cached_property
     def recipe_trial(self) -> Trial | None:

@@ -65,7 +65,7 @@ class TrialRunner:
             baseline,
             rates.get("loss"),
             compare_losses=losses_compare(self.config, searched),
-            kept=lambda record: space.point_of(record.config, shared) == space.recipe,
+            kept=lambda record: space.point_of(record.config, shared) == space.try_first[0],
         )
         left = plan.options.trials - sum(record.status != "running" for record in records.all())
         searcher = None

@@ -213,9 +213,10 @@ class SearchSpace:
         by_method: Mapping[str, float] | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> SearchSpace:
-        """The resolved space with the usual settings of the model's size as the last points to try first.
+        """The resolved space with the usual settings of the model's size as the first point to try.
 
-        There is one for each `method`, the usual one first. Values outside the space are moved to its nearest ones.
+        Where several methods are searched, it has the usual one; the usual settings of the others are the last points.
+        Values outside the space are moved to its nearest ones.
         Arguments are those of `resolve`, and what `usual_weights` gives.
         """
         recipes = []
@@ -229,13 +230,8 @@ class SearchSpace:
                     )
                 )
             )
-        return dataclasses.replace(self, try_first=_without_doubles([*self.try_first, *recipes]))
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        """The usual settings that `with_recipe` has put in, with the usual method."""
-        usual = self.methods[0]
-        return next(point for point in reversed(self.try_first) if point.get("method", usual) == usual)
+        usual, *others = recipes
+        return dataclasses.replace(self, try_first=_without_doubles([usual, *self.try_first, *others]))
 
     def to_optuna(self) -> dict[str, BaseDistribution]:
         """All ranges as Optuna's distributions, by what Optuna calls them (see `named`)."""
@@ -340,5 +336,5 @@ def _is_automatic(parameter: Parameter) -> bool:
 
 
 def _without_doubles(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The last of each: points may be the same once a parameter is fixed or `auto` is a number."""
-    return [point for index, point in enumerate(points) if point not in points[index + 1 :]]
+    """Points that were different may be the same once a parameter is fixed or `auto` is a number."""
+    return [point for index, point in enumerate(points) if point not in points[:index]]

@@ -194,9 +194,10 @@ def test_auto_is_the_rate_of_the_method_under_which_it_is_searched(load: Load) -
     adapters, all_weights = space.ranges["learning_rate"]
     assert (adapters.low, adapters.high, adapters.prior) == (2e-5, 2e-3, 2e-4)
     assert (all_weights.low, all_weights.high) == (1e-6, 1e-4)
-    full = {"method": "full", "learning_rate": 1e-5}
-    assert space.try_first == [full, {"method": "lora", "learning_rate": 2e-4, "lora_rank": 8}]
-    assert space.recipe == full
+    assert space.try_first == [
+        {"method": "full", "learning_rate": 1e-5},
+        {"method": "lora", "learning_rate": 2e-4, "lora_rank": 8},
+    ]
     assert set(space.to_optuna()) == {
         *("method", "learning_rate", "learning_rate@method=lora", "lora_rank@method=lora")
     }

@@ -215,7 +215,7 @@ def test_what_only_the_model_shows_to_be_wrong(load: Load, text: str, message: s
     assert "s.yaml: " in str(error.value)
 
 
-def test_the_usual_settings_are_tried_after_the_points_given(load: Load) -> None:
+def test_the_usual_settings_are_tried_before_the_points_given(load: Load) -> None:
     text = "train_batch_size: {type: choice, values: [6, 32]}\nwarmup_ratio: {type: float, low: 0.2, high: 0.3}\n"
     text += "group_by_length: {type: choice, values: [true, false]}\n"
     text += "learning_rate: {type: float, low: auto, high: auto, log: true}\n"
@@ -223,7 +223,7 @@ def test_the_usual_settings_are_tried_after_the_points_given(load: Load) -> None
     usual = {"train_batch_size": 6, "warmup_ratio": 0.2, "group_by_length": False, "learning_rate": 2e-5}
     space = load(text + f"try_first: [{json.dumps(first)}]").resolve(2e-5)
     assert space.try_first == [first]
-    assert space.with_recipe(2e-5).try_first == [first, usual]
-    assert space.with_recipe(2e-5).with_recipe(2e-5).try_first == [first, usual]
-    again = load(text + f"try_first: [{json.dumps(usual)}, {json.dumps(first)}]").resolve(2e-5)
-    assert again.with_recipe(2e-5).recipe == usual
+    assert space.with_recipe(2e-5).try_first == [usual, first]
+    assert space.with_recipe(2e-5).with_recipe(2e-5).try_first == [usual, first]
+    again = load(text + f"try_first: [{json.dumps(first)}, {json.dumps(usual)}]").resolve(2e-5)
+    assert again.with_recipe(2e-5).try_first == [usual, first]
