@@ -56,15 +56,13 @@ class TrialRunner:
         rates, rungs = state.trial_base_rates, self.session.experiment.settings.rungs
         baseline = objective_value(rates)
         space, shared = plan.space, self.session.experiment.shared
-        # A space of an earlier session may have searched more.
-        searched = {*space.ranges, *(name for record in records.all() for name in record.config)}
         judge = Judge(
             space.scheduler,
             rungs,
             records,
             baseline,
             rates.get("loss"),
-            compare_losses=losses_compare(self.config, searched),
+            compare_losses=losses_compare(self.config, space.ranges, records),
             kept=lambda record: space.point_of(record.config, shared) == space.try_first[0],
         )
         left = plan.options.trials - sum(record.status != "running" for record in records.all())

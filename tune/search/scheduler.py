@@ -60,13 +60,18 @@ NEVER_STOP = SchedulerSettings(min_trials_per_rung=1_000_000, max_wer_to_baselin
 """Only a loss or WER that is no number ends a trial."""
 
 
-def losses_compare(config: TrainConfig, searched: Collection[str]) -> bool:
+def losses_compare(config: TrainConfig, searched: Collection[str], records: Records) -> bool:
     """Whether of two trials with the same WER the one with the lower loss is expected to be better.
 
     That was seen with WERs of all clips. The other objectives are no such measure of what the loss is the mean of.
+
+    Args:
+        searched: settings that the space has ranges of.
+        records: trials of earlier sessions too, whose space may have had others.
     """
+    differing = {*searched, *(name for record in records.all() for name in record.config)}
     return (
-        config.task == "transcribe" and config.objective == "clips" and LOSS_CHANGED_BY.isdisjoint(searched)
+        config.task == "transcribe" and config.objective == "clips" and LOSS_CHANGED_BY.isdisjoint(differing)
     )
 
 

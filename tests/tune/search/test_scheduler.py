@@ -101,8 +101,10 @@ def test_of_six_a_share_goes_on_rounded_up(factor: float, cutoff: float | None) 
 def test_trials_are_compared_by_the_product_of_wer_and_loss() -> None:
     """Of a low WER with a high loss less is to be expected."""
 
+    earlier = Records()
+
     def third(*searched: str, **fixed: str) -> Stop | None:
-        search = Search(compare_losses=losses_compare(TrainConfig(**fixed), searched))
+        search = Search(compare_losses=losses_compare(TrainConfig(**fixed), searched, earlier))
         assert search.tell("001", 100, 30.0, 2.0) is None
         search.tell("002", 100, 40.0, 1.0)
         return search.tell("003", 100, 25.0, 3.2)
@@ -116,6 +118,8 @@ def test_trials_are_compared_by_the_product_of_wer_and_loss() -> None:
         assert third("learning_rate", name) is None
     assert third(objective="worst_source") is None
     assert third(task="translate") is None
+    earlier.start("001", {"label_smoothing": 0.1})  # in a session whose space had it
+    assert third("learning_rate") is None
 
 
 def test_a_loss_that_is_not_known_stops_nobody() -> None:
