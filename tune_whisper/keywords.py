@@ -56,7 +56,7 @@ def _keyword(said: re.Match[str], function: Callable[..., Any]) -> str:
 
 
 def _unquoted(value: str) -> str:
-    """As `shlex.quote` quotes, which leaves no other backslashes."""
+    """The inverse of `shlex.quote`; backslashes, as in folders of Windows, stay."""
     return re.sub(r"'([^']*)'|\"([^\"]*)\"", r"\1\2", value)
 
 

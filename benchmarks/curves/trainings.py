@@ -106,7 +106,7 @@ PARTS = {
 
 
 def missing(*parts: str) -> list[Training]:
-    """The trainings of these parts that are not in the table yet; with a second seed the best of the first begin."""
+    """The trainings of these parts that are not in the table yet, those of a second seed by the first one's WERs."""
     columns = [*_FIELDS, "wer"]
     table = pd.read_parquet(TABLE, columns=columns) if TABLE.is_file() else pd.DataFrame(columns=columns)
     known = {Training(*key): wer for key, wer in table.groupby(_FIELDS).wer.min().fillna(math.inf).items()}

@@ -55,7 +55,8 @@ def estimate_samples(
 
     Of trials that are drawn by chance a known share goes on at each rung. Proposals improve from trial to trial, so
     that more do: in simulated searches of 8 to 32 trials (`our_search` in `benchmarks/simulation.py`; three rungs,
-    reduction factors of 2, 2.5 and 3) that share to the power of 0.8 comes to within a third of the medians.
+    reduction factors of 2, 2.5 and 3) that share to the power of 0.8 comes to within a third of the medians,
+    unless trials fail.
 
     Args:
         rungs: samples seen; the last one is the full budget.

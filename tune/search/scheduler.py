@@ -172,22 +172,23 @@ class Judge:
         if seen not in self._rungs or self._kept(record):
             return None
 
-        def weight(loss: float) -> float:
-            return loss if self._compare_losses else 1.0
+        def score(value: float, loss: float) -> float:
+            return value * loss if self._compare_losses else value
 
         others = [
-            old * weight(other.losses[seen] or math.inf)  # 0 is one that is not known
+            score(old, other.losses[at])
             for other in self._records.all()
             if other.trial_id != record.trial_id
             for at, old in other.evaluations
-            if at == seen
+            if at == seen and (other.losses[at] or not self._compare_losses)  # 0: not known
         ]
         population = len(others) + 1
         going_on = math.ceil(population / self._settings.reduction_factor)
         if population < self._settings.min_trials_per_rung or going_on == population:
             return None
         cutoff = sorted(others)[going_on - 1]
-        if value * weight(loss) <= cutoff:
+        if score(value, loss) <= cutoff:
             return None
-        compared = loss if self._compare_losses else None
-        return Stop("asha", seen, value, cutoff / weight(loss), population, compared)
+        if self._compare_losses:
+            return Stop("asha", seen, value, cutoff / loss, population, loss)
+        return Stop("asha", seen, value, cutoff, population)

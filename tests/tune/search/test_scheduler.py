@@ -124,9 +124,10 @@ def test_trials_are_compared_by_the_product_of_wer_and_loss() -> None:
 
 def test_a_loss_that_is_not_known_stops_nobody() -> None:
     search = Search()
-    for number in ("001", "002"):
-        search.tell(number, 100, 50.0, 0.0)
+    for number, wer in (("001", 50.0), ("002", 0.0)):
+        assert search.tell(number, 100, wer, 0.0) is None
     assert search.tell("003", 100, 60.0, 2.0) is None
+    assert search.tell("004", 100, 60.0, 2.1) == Stop("asha", 100, 60.0, 60.0 * 2.0 / 2.1, 2, 2.1)
 
 
 def test_no_other_trial_stops_the_one_with_the_usual_settings() -> None:
