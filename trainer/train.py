@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from trainer.training.whisper_trainer import WhisperTrainer
 
 DEFAULT_EPOCHS = 3.0
-DEMO_EPOCHS = 4.0
-"""Budget on the demo data where none is given: under a minute on one core."""
+"""Budget where none is given."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,8 +91,7 @@ def budget_samples(config: TrainConfig, n_train: float) -> int:
         return config.max_steps * config.effective_batch_size
     if config.max_samples is not None:
         return config.max_samples
-    epochs = config.epochs or (DEMO_EPOCHS if config.data == "demo" else DEFAULT_EPOCHS)
-    return max(1, round(epochs * n_train))
+    return max(1, round((config.epochs or DEFAULT_EPOCHS) * n_train))
 
 
 def plan_batches(

@@ -56,7 +56,8 @@ from tune.workers.averages import Measured
 BEGAN = 1_700_000_000.0
 RUNGS = (384, 1088, 3200)
 """Of the space `lr_batch` with a factor of 3 on the demo's 800 training clips."""
-EPOCH = 800
+EPOCH, EPOCHS = 800, 4.0
+"""Samples of an epoch, and a training's budget."""
 CLIPS, WORDS = 200, 10
 """Validation clips, and words of each."""
 USUAL = {"learning_rate": 1e-4, "warmup_ratio": 0.1, "train_batch_size": 8, "gradient_accumulation_steps": 1}
@@ -264,7 +265,8 @@ def measured(
 @functools.cache
 def _plan() -> Plan:
     storage = Storage.parse(Path(tempfile.gettempdir(), "nothing is written here"))
-    return search_plan(storage, "made", space="lr_batch", trials=4).after_baseline(60.0)
+    plan = search_plan(storage, "made", space="lr_batch", trials=4, settings={"epochs": EPOCHS})
+    return plan.after_baseline(60.0)
 
 
 def change_settings(folder: Path, **changes: Any) -> None:
@@ -372,13 +374,13 @@ def write_experiment(
         (plan.folder / "dropped_clips.jsonl").write_text("".join(lines))
     if base_clips:
         (plan.folder / "baseline_utterances.json").write_text(json.dumps(_clips(baseline, 99)))
-    rungs = plan.rungs(EPOCH)
+    base = plan.base if plan.base.max_steps else plan.base.replace(epochs=EPOCHS)
     made.session(
         gpus_per_trial=gpus,
         **options,
-        train_config=plan.base.replace(evaluate_at=rungs).to_dict(),
+        train_config=base.replace(evaluate_at=RUNGS).to_dict(),
         space=plan.space.to_dict(),
-        rungs=rungs,
+        rungs=RUNGS,
         resources=TrialResources(gpus, 4.0, 2),
         data=_real_data(plan)
         if real_data

@@ -131,7 +131,7 @@ def add_training(group: Any) -> None:
     add("--data", metavar="D", help="table (.csv, .jsonl, ...), folder or hub data set (default: demo)")
     add("--language", metavar="L", help="spoken language, such as be, pt-BR or belarusian (default: en)")
     add = group.add_mutually_exclusive_group().add_argument
-    add("--epochs", metavar="E", help="length of each training in epochs (default: 3, demo: 4)")
+    add("--epochs", metavar="E", help="length of each training in epochs (default: 3)")
     add("--max-steps", metavar="S", help="length of each training in optimiser steps")
     add_settings(group, "any other setting; can be repeated")
 

@@ -149,8 +149,8 @@ class Judge:
     def _rising(self, record: Trial, seen: int, now: tuple[float, float]) -> Stop | None:
         """A model that learns to repeat itself: its loss falls at every rung while its WER rises.
 
-        The base model is the first point of every curve: with the usual three rungs, at the last of which
-        nothing is decided, a trial's own points make one step and no two.
+        The base model is the first point of every curve: at the last rung nothing is decided, and where there are few
+        samples only one or two come before it.
         """
         rises = self._settings.rising_rungs
         curve: list[tuple[float, float | None]] = [

@@ -12,15 +12,15 @@ from trainer.bounds import convert
 class SchedulerSettings:
     """ASHA: trials are compared at rungs, and at each only the best go on."""
 
-    reduction_factor: float = 3.0
+    reduction_factor: float = 2.0
     """At each rung about one trial in this many goes on; the next rung is this many times as far."""
-    rungs: int = 3
-    """Evaluation points, the full budget included: at 1/9, 1/3 and all of it with 3; 1 stops nobody early."""
+    rungs: int = 4
+    """Evaluation points, the full budget included: at 1/8, 1/4, 1/2 and all of it with 4; 1 stops nobody early."""
     min_trials_per_rung: int = 2
     """A trial is stopped at a rung only when at least this many, itself included, have reached it."""
     max_wer_to_baseline: float = 2.0
     """A trial ends at a rung where its WER is above this many times the base model's; 0 never."""
-    rising_rungs: int = 2
+    rising_rungs: int = 3
     """A trial ends where WER rose and loss fell at this many rungs in a row, the first beside the base model's:
     it learns to repeat itself; 0 never."""
 

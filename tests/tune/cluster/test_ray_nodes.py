@@ -16,7 +16,7 @@ from search_process import NODES_QUICK, Search, results, state
 SPACE = """\
 learning_rate: {type: float, low: 1e-3, high: 2e-3, log: true}
 train_batch_size: 8
-scheduler: {min_trials_per_rung: 9}
+scheduler: {min_trials_per_rung: 9, rising_rungs: 0}
 """
 """Nothing is stopped early: two trials run side by side for as long as one takes, whatever else happens."""
 
@@ -77,7 +77,7 @@ def wait_until_free(nodes: Nodes) -> None:
 @pytest.mark.occasional
 def test_trials_of_two_workers_leave_everything_free(tmp_path: Path) -> None:
     with Nodes(cpus=2, gpus=4) as nodes:
-        words = f"--trials {TRIALS} --epochs 1.5 --set train_batch_size=2"  # rungs at 32 and 96
+        words = f"--trials {TRIALS} --epochs 1.5 --set train_batch_size=2"  # rungs at 48 and 96
         search = begin(tmp_path, nodes, words)
         assert search.end() == 0, search.log
         assert "2 at a time with 2 GPU and 1 CPU each for 2 workers" in search.log

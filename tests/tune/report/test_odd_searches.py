@@ -46,7 +46,7 @@ TABLE: dict[str, tuple[Sequence[MadeTrial], dict[str, Any], Sequence[str], Seque
     "all stopped at the first rung": (
         *([whole(n, 40.0 + n) for n in range(1, 5)], {}),
         *(
-            ["No trial was trained on the full budget: all 4 were stopped early", "reduction_factor: 2"],
+            ["No trial was trained on the full budget: all 4 were stopped early", "reduction_factor: 1.5"],
             [NONE, MORE],
         ),
     ),

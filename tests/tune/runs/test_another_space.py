@@ -139,8 +139,8 @@ def test_earlier_experiments_teach_what_lies_in_a_space_that_was_narrowed_before
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("epochs: 9\n", "other.yaml:6: epochs=9: is null in made, and all its trials share that; write null"),
-        ("scheduler: {rungs: 4}\n", "scheduler: rungs=4: is 3 in made, and its trials were measured there; write 3"),
+        ("epochs: 9\n", "other.yaml:6: epochs=9: is 4 in made, and all its trials share that; write 4"),
+        ("scheduler: {rungs: 3}\n", "scheduler: rungs=3: is 4 in made, and its trials were measured there; write 4"),
         ("weight.own: 2\n", "weight.own: data='demo' has no sources"),
     ],
 )  # fmt: skip

@@ -68,9 +68,9 @@ def test_what_the_clips_can_show(clips: int, words: int, told: str) -> None:
 def test_the_cost_of_a_search() -> None:
     resources = TrialResources(gpus=2, cpus=8, concurrent=4)
     assert describe_cost(72_000, 0.5, resources) == "about 2h30m with 4 trials at a time, 20 GPU-hours"
-    settings, rungs = SchedulerSettings(), (1024, 3072, 9216)
+    settings, rungs = SchedulerSettings(), (1152, 2304, 4608, 9216)
     assert estimate_samples(settings, rungs, 8, [9216.0, 512.0], 0) == 4 * (9216 + 512), "nobody is stopped"
-    assert 8 * 1024 < estimate_samples(settings, rungs, 8) < 0.65 * 8 * 9216
+    assert 8 * 1152 < estimate_samples(settings, rungs, 8) < 0.65 * 8 * 9216
 
 
 WAV = {"mine/a.wav": 1.0, "mine/b.wav": 1.5, "mine/c.wav": 2.0}

@@ -51,6 +51,7 @@ def test_results_file(found: dict[str, Any]) -> None:
         assert (trial["stop"] is not None) == (trial["status"] == "early_stopped")
         if trial["stop"]:
             assert trial["stop"]["value"] == trial["wer"] > trial["stop"]["cutoff"]
+            assert trial["stop"]["loss"] > 0, "losses decide too: nothing is searched that changes them"
     assert (found["ended_by"], found["interrupted"]) == (None, False)
 
 

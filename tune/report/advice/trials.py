@@ -46,7 +46,7 @@ def none_went_whole(analysis: Analysis) -> Iterator[Advice]:
     which = "the only one was" if len(ranked) == 1 else f"all {len(ranked)} were"
     yield Advice(
         f"No trial was trained on the full budget: {which} stopped early.",
-        "How good the settings are at the end is unknown. Stop fewer trials (`reduction_factor: 2`, or a larger "
+        "How good the settings are at the end is unknown. Stop fewer trials (`reduction_factor: 1.5`, or a larger "
         "`min_trials_per_rung`), or search ranges nearer to the usual settings.",
     )
 
