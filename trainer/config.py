@@ -269,7 +269,7 @@ class TrainConfig:
     micro_batch: int | None = None
     """Most clips in a forward pass; a larger batch is split, and its gradient stays the same; `null`: no limit."""
     epochs: float | None = None
-    """Budget in passes over the training clips, may be fractional; 3 (demo data: 4) if no budget is given."""
+    """Budget in passes over the training clips, may be fractional; 3 if no budget is given."""
     max_steps: int | None = None
     """Budget in optimiser steps; instead of the others."""
     max_samples: int | None = None

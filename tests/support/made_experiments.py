@@ -55,7 +55,7 @@ from tune.workers.averages import Measured
 
 BEGAN = 1_700_000_000.0
 RUNGS = (384, 1088, 3200)
-"""Of the space `lr_batch` with a factor of 3 on the demo's 800 training clips."""
+"""Of the space `lr_batch` with three rungs and a factor of 3 on the demo's 800 training clips, 4 epochs."""
 EPOCH, EPOCHS = 800, 4.0
 """Samples of an epoch, and a training's budget."""
 CLIPS, WORDS = 200, 10

@@ -54,9 +54,9 @@ def estimate_samples(
     """What a search costs in samples, by the rule of its rungs alone.
 
     Of trials that are drawn by chance a known share goes on at each rung. Proposals improve from trial to trial, so
-    that more do: in simulated searches of 8 to 32 trials (`our_search` in `benchmarks/simulation.py`; three rungs,
-    reduction factors of 2, 2.5 and 3) that share to the power of 0.8 comes to within a third of the medians,
-    unless trials fail.
+    that more do: in simulated searches of 8 to 32 trials (`our_search` in `benchmarks/simulation.py`; three rungs and
+    reduction factors of 2, 2.5 and 3, four and a factor of 2) that share to the power of 0.8 comes to within a third of
+    the medians, unless trials fail.
 
     Args:
         rungs: samples seen; the last one is the full budget.

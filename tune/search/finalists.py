@@ -39,10 +39,11 @@ def choose_finalists(records: Records, count: int) -> list[Trial]:
 def resumable_rungs(rungs: Sequence[int]) -> frozenset[int]:
     """The rungs, in samples, at which a run that nothing is decided on is saved so that it can go on after a kill.
 
-    Those that are needed for no more samples to be lost than lie between the two that are furthest apart: where rungs
-    are far apart at the end, what an early one would save is little.
+    Those that are needed for hardly more samples to be lost than lie between the two that are furthest apart: where
+    rungs are far apart at the end, what an early one would save is little.
     """
-    most = max((after - before for before, after in itertools.pairwise((0, *rungs))), default=0)
+    # A tenth more, since rungs are rounded to whole batches.
+    most = 1.1 * max((after - before for before, after in itertools.pairwise((0, *rungs))), default=0)
     found, last = set(), 0
     for rung, following in itertools.pairwise(rungs):
         if following - last > most:

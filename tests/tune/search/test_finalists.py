@@ -80,10 +80,12 @@ def test_names_and_seeds() -> None:
         ((200, 400, 600), {200, 400}),
         ((300, 600, 1200), {600}),
         ((600, 900, 1200), {600}),
+        ((400, 800, 1600, 3200), {1600}),
+        ((320, 576, 1216, 2400), {1216}),  # in whole batches
         ((1040,), set()),
     ],
 )
-def test_a_kill_loses_no_more_than_the_longest_way_between_two_rungs(
+def test_a_kill_loses_hardly_more_than_the_longest_way_between_two_rungs(
     rungs: tuple[int, ...], expected: set[int]
 ) -> None:
     assert resumable_rungs(rungs) == expected

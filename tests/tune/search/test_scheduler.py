@@ -175,6 +175,13 @@ def test_a_wer_that_rises_while_the_loss_falls_ends_a_trial(
     assert Search(rising_rungs=0).reasons("001", *curve) == [None] * 3
 
 
+def test_by_default_three_rungs_must_rise() -> None:
+    """In the first quarter the WER of a good trial may rise, too."""
+    search = Search(40.0, 3.0, min_trials_per_rung=9)
+    curve = [(100, 41.0, 2.0), (200, 42.0, 1.5), (300, 43.0, 1.0)]
+    assert search.reasons("001", *curve) == [None, None, "rising_wer"]
+
+
 @pytest.mark.parametrize(
     ("baseline", "loss", "curve", "expected"),
     [
