@@ -22,6 +22,7 @@ scheduler: {min_trials_per_rung: 9, rising_rungs: 0}
 
 
 @pytest.mark.slow
+@pytest.mark.occasional
 def test_a_node_is_killed_and_another_joins(tmp_path: Path) -> None:
     """The head has no CPUs; of two nodes one is lost in mid-search, and a third one comes."""
     experiment = tmp_path / "experiments" / "nodes"
