@@ -35,6 +35,11 @@ from tune.space.settings import SchedulerSettings, SearcherSettings, check_setti
 
 _SECTIONS = ("parameters", "fixed")
 _RESERVED = (*_SECTIONS, "try_first", "scheduler", "searcher")
+_SECTION_OF = {
+    field.name: section
+    for section, settings in (("scheduler", SchedulerSettings), ("searcher", SearcherSettings))
+    for field in dataclasses.fields(settings)
+}
 _ONLY_WITH = {
     **dict.fromkeys(ADAM_SETTINGS, ("optimizer", WITH_ADAM)),
     "decay_ratio": ("scheduler_type", ("warmup_stable_decay",)),
@@ -87,6 +92,9 @@ def check_overrides(overrides: Mapping[str, Any], prefix: str = "") -> tuple[dic
     valid: dict[str, Any] = {}
     problems = []
     for key, value in overrides.items():
+        if section := _SECTION_OF.get(key):
+            problems.append(f"{prefix}{key}={value}: write it in the space file, under {section}:")
+            continue
         if key not in FIELDS:
             problems.append(f"{prefix}{key}={value}: {unknown_field_message(key)}")
             continue
@@ -182,7 +190,9 @@ class SpaceReader:
 
     def _entry(self, key: str, key_node: yaml.Node, node: yaml.Node) -> None:
         """One setting: searched where its value is a mapping or a list of such, else fixed."""
-        if key not in FIELDS and not key.startswith(WEIGHT_OF):
+        if section := _SECTION_OF.get(key):
+            self.problems.add(key_node, f"{key}: write it under {section}:")
+        elif key not in FIELDS and not key.startswith(WEIGHT_OF):
             near = nearest(key, _RESERVED) or nearest_field(key)
             hint = f"did you mean {near}?" if near else "see the fields of TrainConfig in trainer/config.py"
             self.problems.add(key_node, f"{key}: unknown setting; {hint}")

@@ -141,7 +141,11 @@ def test_it_goes_on_after_the_driver_was_killed(
     found = results(experiment)
     assert "the training goes on after" in printed
     (trial,) = found["trials"]
-    assert (trial["trial_id"], trial["status"], trial["effective_batch_size"]) == ("001", "completed", 8 * workers)
+    assert (trial["trial_id"], trial["status"], trial["effective_batch_size"]) == (
+        "001",
+        "completed",
+        8 * workers,
+    )
     assert [row["samples_seen"] for row in trial["evaluations"]] == [32, 64]
     assert found["best"]["wer"] == min(row["wer"] for row in trial["evaluations"])
     assert ("8 x 1 x 2 = 16" in printed) == bool(several)

@@ -164,12 +164,15 @@ def test_parse_set() -> None:
 
 def test_parse_set_tells_all_mistakes_at_once() -> None:
     with pytest.raises(ConfigError) as error:
-        parse_set(["epochs", "=3", "lr=1", "seed=1", "seed=2", "dropout=null", "max_steps=1.5"])
+        parse_set(
+            ["epochs", "=3", "lr=1", "startup_trials=2", "seed=1", "seed=2", "dropout=null", "max_steps=1.5"]
+        )
     assert str(error.value).splitlines() == [
         "--set epochs: must be KEY=VALUE, as in learning_rate=1e-4",
         "--set =3: must be KEY=VALUE, as in learning_rate=1e-4",
         "--set seed=2: seed is given twice; remove one",
         "--set lr=1: unknown setting 'lr'; did you mean learning_rate?",
+        "--set startup_trials=2: write it in the space file, under searcher:",
         "--set dropout='null': must be a number from 0 to 0.9",
         "--set max_steps='1.5': must be a whole number of at least 1 or null",
     ]
