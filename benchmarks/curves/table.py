@@ -95,8 +95,8 @@ class Trainings:
         self._wers, self._losses = curves("wer", rows), curves("loss", rows)
         self._tests = curves("test_wer", rows[rows.test_wer.notna()])
         self.budget = int(rows.samples_seen.max())
-        self.seeds = [seed for seed in (0, 1) if set(self._wers).issuperset(grid(data, seed)[1:])]
-        """Those with a training for each point of the grid."""
+        self.seeds = sorted({training.seed for training in self._wers})
+        """The first has a training for each point of the grid; where another has none, the first's stands for it."""
 
     def wer(self, config: Mapping[str, Any], samples: int, seed: int) -> float:
         """Of the validation clips in percent; not a number where the training had diverged."""
@@ -112,7 +112,8 @@ class Trainings:
         method = config.get("method", "full")
         values = GRID if method == "full" else LORA_GRID
         settings = {name: own[config[name]] for name, own in values.items()}
-        return Training(self.data, **{"train_batch_size": 8, **settings}, method=method, seed=seed)
+        training = Training(self.data, **{"train_batch_size": 8, **settings}, method=method, seed=seed)
+        return training if training in self._wers else dataclasses.replace(training, seed=0)
 
     def value(self, config: Mapping[str, Any], seed: int | None = None) -> float:
         """The lowest validation WER of one seed, or the mean of all; infinite where all had diverged."""
@@ -122,9 +123,9 @@ class Trainings:
         return min(filter(math.isfinite, wers), default=math.inf)
 
     def standard_error(self, points: list[dict[str, Any]]) -> float:
-        """Of `value` over the seeds, pooled over the better half of the points."""
-        better = sorted(points, key=self.value)[: len(points) // 2]
-        values = np.array([[self.value(point, seed) for seed in self.seeds] for point in better])
+        """Of `value` over the seeds, pooled over the points that have trainings of all."""
+        whole = [point for point in points if self._training(point, self.seeds[-1]).seed == self.seeds[-1]]
+        values = np.array([[self.value(point, seed) for seed in self.seeds] for point in whole])
         return float(np.sqrt(values.var(axis=1, ddof=1).mean() / len(self.seeds)))
 
 
