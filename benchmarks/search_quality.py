@@ -53,6 +53,8 @@ AFTER = (4, 8, 16)
 MADE_UP_NEAR, NEAR = 0.5, 2.0
 """WER points above the best that count as found; in the case `best` it is its standard error over two seeds."""
 FAILING_SHARE = 0.1
+TRIALS = {f"{trials} trials": trials for trials in (8, 16, 32)}
+"""Searches that begin so many."""
 PRIORS = {"good": 5.5, "wrong": 0.0}
 """Centre of a prior on the learning rate's index: near the best rates, and at the lowest."""
 
@@ -97,8 +99,8 @@ def best_of_grid(table: Trainings, lora: bool) -> tuple[float, float]:
 def table_case(name: str, seed: int) -> Case:
     """Real trainings: `grid`, `lora` (a branch more), `failing` (one in ten), a `forest` of them, or with a prior.
 
-    In `best` another distance is near; `8 trials` is a search of the default length. Searches with odd seeds see the
-    trainings of the second seed.
+    In `best` another distance is near; `TRIALS` limit searches otherwise than by samples. Searches with odd seeds see
+    the trainings of the second seed.
     """
     table, lora = voices(name == "forest"), name == "lora"
     own = table.seeds[seed % len(table.seeds)]
@@ -118,7 +120,7 @@ def table_case(name: str, seed: int) -> Case:
         best=best,
         near=error if name == "best" else NEAR,
         test=lambda config, samples: table.test_wer(config, samples, own),
-        trials=8 if name == "8 trials" else MOST_TRIALS,
+        trials=TRIALS.get(name, MOST_TRIALS),
     )
 
 
@@ -137,7 +139,7 @@ def made_up_case(name: FamilyName, seed: int) -> Case:
     )
 
 
-TABLE_CASES = ("grid", "8 trials", "best", "lora", "failing", "forest", *PRIORS)
+TABLE_CASES = ("grid", *TRIALS, "best", "lora", "failing", "forest", *PRIORS)
 CASES: dict[str, Callable[[int], Case]] = {
     **{name: functools.partial(table_case, name) for name in TABLE_CASES},
     **{f"made-up {name}": functools.partial(made_up_case, name) for name in FAMILIES},
