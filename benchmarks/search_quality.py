@@ -44,8 +44,8 @@ MADE_UP_BUDGET = 9216
 CAP = 16
 """Samples of a search, in full trials."""
 MOST_TRIALS = 200
-"""That a search begins where samples limit it: settings that fail at once cost none, and some samplers propose them
-without end."""
+"""A search that is limited by samples begins no more: some samplers propose settings that fail at once, which cost no
+samples, without end."""
 SLOTS = (1, 4)
 """Trials at a time. With four, none of them can end before four full trials' worth of samples are spent."""
 AFTER = (4, 8, 16)
@@ -54,7 +54,7 @@ MADE_UP_NEAR, NEAR = 0.5, 2.0
 """WER points above the best that count as found; in the case `best` it is its standard error over two seeds."""
 FAILING_SHARE = 0.1
 TRIALS = {f"{trials} trials": trials for trials in (8, 16, 32)}
-"""Searches that begin so many."""
+"""Cases whose searches begin so many trials, and have `CAP` too."""
 PRIORS = {"good": 5.5, "wrong": 0.0}
 """Centre of a prior on the learning rate's index: near the best rates, and at the lowest."""
 
@@ -77,7 +77,7 @@ class Case:
     test: Callable[[Mapping[str, Any], int], float] | None = None
     """Test WER of settings at a number of samples."""
     trials: int = MOST_TRIALS
-    """That a search begins."""
+    """A search begins no more."""
 
     def rungs(self, factor: float = 3, rungs: int = 3) -> tuple[int, ...]:
         """Samples at which trials are measured: as other methods have them at 1/9, 1/3 and the end."""
@@ -99,8 +99,8 @@ def best_of_grid(table: Trainings, lora: bool) -> tuple[float, float]:
 def table_case(name: str, seed: int) -> Case:
     """Real trainings: `grid`, `lora` (a branch more), `failing` (one in ten), a `forest` of them, or with a prior.
 
-    In `best` another distance is near; `TRIALS` limit searches otherwise than by samples. Searches with odd seeds see
-    the trainings of the second seed.
+    In `best` another distance is near; for others see `TRIALS`. Searches with odd seeds see the trainings of the second
+    seed.
     """
     table, lora = voices(name == "forest"), name == "lora"
     own = table.seeds[seed % len(table.seeds)]
@@ -435,7 +435,8 @@ def main() -> None:
     wanted = [
         (case, method, slots, seed)
         for case, slots, method, seed in itertools.product(asked.cases, asked.slots, asked.methods, seeds)
-        if not (method in RAYS and case == "lora")  # its spaces have no branches
+        if not (method in RAYS and case == "lora")  # its space here has no branches
+        and not (method in ("successive halving", "one epoch for all") and case in TRIALS)
     ]
     found: list[Search] = []
     with concurrent.futures.ProcessPoolExecutor(None, multiprocessing.get_context("spawn")) as pool:

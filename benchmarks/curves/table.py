@@ -123,7 +123,7 @@ class Trainings:
         return min(filter(math.isfinite, wers), default=math.inf)
 
     def standard_error(self, points: list[dict[str, Any]]) -> float:
-        """Of `value` over the seeds, pooled over the points that have trainings of all."""
+        """Of `value` over the seeds, pooled over the points that have trainings of all seeds."""
         whole = [point for point in points if self._training(point, self.seeds[-1]).seed == self.seeds[-1]]
         values = np.array([[self.value(point, seed) for seed in self.seeds] for point in whole])
         return float(np.sqrt(values.var(axis=1, ddof=1).mean() / len(self.seeds)))

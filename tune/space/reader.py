@@ -40,6 +40,7 @@ _SECTION_OF = {
     for section, settings in (("scheduler", SchedulerSettings), ("searcher", SearcherSettings))
     for field in dataclasses.fields(settings)
 }
+"""Where settings of the search stand in a space file."""
 _ONLY_WITH = {
     **dict.fromkeys(ADAM_SETTINGS, ("optimizer", WITH_ADAM)),
     "decay_ratio": ("scheduler_type", ("warmup_stable_decay",)),
@@ -93,7 +94,9 @@ def check_overrides(overrides: Mapping[str, Any], prefix: str = "") -> tuple[dic
     problems = []
     for key, value in overrides.items():
         if section := _SECTION_OF.get(key):
-            problems.append(f"{prefix}{key}={value}: write it in the space file, under {section}:")
+            problems.append(
+                f"{prefix}{key}={value}: is a setting of a search; write it in a space file, under {section}:"
+            )
             continue
         if key not in FIELDS:
             problems.append(f"{prefix}{key}={value}: {unknown_field_message(key)}")

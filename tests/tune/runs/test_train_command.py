@@ -125,7 +125,7 @@ def test_settings_of_a_training_that_diverged_are_trained_for_as_long_as_it_was_
 def test_it_goes_on_after_the_driver_was_killed(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two workers train with DeepSpeed."""
+    """Two workers with DeepSpeed; by itself it trains as ever."""
     folder, experiment = tmp_path, tmp_path / "experiments" / "one"
     words = ["--name", "one", "--epochs", "2", "--set", "evaluations=2", *SMALL]
     several = ["--workers", "2", "--deepspeed", "ds_config_zero3.json"] if workers == 2 else []
@@ -133,22 +133,20 @@ def test_it_goes_on_after_the_driver_was_killed(
     checkpoint = training.wait_for(lambda: state(experiment).get("001", {}).get("last_checkpoint"))
     os.kill(training.process.pid, signal.SIGKILL)
     training.process.wait()
-    parts = (experiment / checkpoint).rglob("*optim_states.pt")
-    assert len({path.name for path in parts}) == (2 if several else 0), "a part of each worker"
+    if several:
+        parts = (experiment / checkpoint).rglob("*optim_states.pt")
+        assert len({path.name for path in parts}) == 2, "a part of each worker"
     done = tune_whisper("train", "--resume", "one", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     printed = done.stdout + done.stderr
     found = results(experiment)
     assert "the training goes on after" in printed
     (trial,) = found["trials"]
-    assert (trial["trial_id"], trial["status"], trial["effective_batch_size"]) == (
-        "001",
-        "completed",
-        8 * workers,
-    )
+    assert (trial["trial_id"], trial["status"]) == ("001", "completed")
+    assert trial["effective_batch_size"] == 8 * workers
     assert [row["samples_seen"] for row in trial["evaluations"]] == [32, 64]
     assert found["best"]["wer"] == min(row["wer"] for row in trial["evaluations"])
-    assert ("8 x 1 x 2 = 16" in printed) == bool(several)
+    assert not several or "8 x 1 x 2 = 16" in printed
     assert f"WER {found['best']['wer']:6.2f} %" in printed
     assert f"test      WER {found['test']['wer']:6.2f} % (baseline " in printed
     assert "report    experiments/one/report/report.html" in printed

@@ -172,7 +172,7 @@ def test_parse_set_tells_all_mistakes_at_once() -> None:
         "--set =3: must be KEY=VALUE, as in learning_rate=1e-4",
         "--set seed=2: seed is given twice; remove one",
         "--set lr=1: unknown setting 'lr'; did you mean learning_rate?",
-        "--set startup_trials=2: write it in the space file, under searcher:",
+        "--set startup_trials=2: is a setting of a search; write it in a space file, under searcher:",
         "--set dropout='null': must be a number from 0 to 0.9",
         "--set max_steps='1.5': must be a whole number of at least 1 or null",
     ]
