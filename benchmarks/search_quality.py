@@ -77,7 +77,7 @@ class Case:
     test: Callable[[Mapping[str, Any], int], float] | None = None
     """Test WER of settings at a number of samples."""
     trials: int = MOST_TRIALS
-    """A search begins no more."""
+    """Most that a search begins."""
 
     def rungs(self, factor: float = 3, rungs: int = 3) -> tuple[int, ...]:
         """Samples at which trials are measured: as other methods have them at 1/9, 1/3 and the end."""
@@ -99,8 +99,8 @@ def best_of_grid(table: Trainings, lora: bool) -> tuple[float, float]:
 def table_case(name: str, seed: int) -> Case:
     """Real trainings: `grid`, `lora` (a branch more), `failing` (one in ten), a `forest` of them, or with a prior.
 
-    In `best` another distance is near; for others see `TRIALS`. Searches with odd seeds see the trainings of the second
-    seed.
+    `best` is `grid` with another `Case.near`, those of `TRIALS` are `grid` with another `Case.trials`. Searches with
+    odd seeds see the trainings of the second seed.
     """
     table, lora = voices(name == "forest"), name == "lora"
     own = table.seeds[seed % len(table.seeds)]

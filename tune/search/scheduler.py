@@ -84,7 +84,7 @@ class Judge:
     ASHA (arXiv:1810.05934) in its stopping variant: at a rung a trial goes on if, of the n trials that have come
     there, itself included, it is one of the best n / `reduction_factor`, rounded up. A rung decides nothing before
     `min_trials_per_rung` trials have reached it. The best are those with the lowest product of WER and evaluation
-    loss: its rank correlation with the last WER is mostly higher than that of the WER alone (`benchmarks/search.md`).
+    loss, by which simulated searches of 8 and 16 trials end lower than by the WER alone (`benchmarks/search.md`).
     """
 
     def __init__(

@@ -340,6 +340,8 @@ def _settings(section: str, settings: _Settings, node: yaml.Node, problems: Prob
         if key not in names:
             near = nearest(key, names)
             hint = f"did you mean {near}?" if near else f"settings are {', '.join(names)}"
+            if other := _SECTION_OF.get(key):
+                hint = f"write it under {other}:"
             problems.add(key_node, f"{section}: unknown setting {key!r}; {hint}")
             continue
         raw = scalar(value_node)

@@ -125,7 +125,7 @@ def test_settings_of_a_training_that_diverged_are_trained_for_as_long_as_it_was_
 def test_it_goes_on_after_the_driver_was_killed(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two workers with DeepSpeed; by itself it trains as ever."""
+    """One worker, and two with DeepSpeed."""
     folder, experiment = tmp_path, tmp_path / "experiments" / "one"
     words = ["--name", "one", "--epochs", "2", "--set", "evaluations=2", *SMALL]
     several = ["--workers", "2", "--deepspeed", "ds_config_zero3.json"] if workers == 2 else []

@@ -122,6 +122,7 @@ BAD_FILES = {
     ),
     # Settings of scheduler and searcher
     "scheduler key": (LR + "scheduler: {rung: 3}", "2: scheduler: unknown setting 'rung'; did you mean rungs?"),
+    "scheduler key in searcher": (LR + "searcher: {rungs: 3}", "unknown setting 'rungs'; write it under scheduler:"),
     "scheduler key outside": (LR + "rungs: 3", "2: rungs: write it under scheduler:"),
     "rungs": (LR + "scheduler: {rungs: 2.5}", "rungs=2.5: must be a whole number from 1 to 10"),
 }
