@@ -84,6 +84,10 @@ class Case:
         return rung_grid(self.budget, factor, rungs, 32, least=64)
 
 
+Outcome = tuple[list[Finished], float]
+"""Of a search: the trials that came to the full budget, and samples that all have seen in the end."""
+
+
 @functools.cache
 def voices(forest: bool = False) -> Trainings:
     return Trainings("voices", forest=forest)
@@ -187,7 +191,7 @@ def ours(
     searcher: Mapping[str, Any] | None = None,
     sampler: Callable[..., optuna.samplers.BaseSampler] | None = None,
     compare_losses: bool = True,
-) -> list[Finished]:
+) -> Outcome:
     """This project's search, with other settings of its scheduler or searcher, or with a `sampler` of Optuna's.
 
     For `compare_losses` see `Judge`.
@@ -198,7 +202,7 @@ def ours(
         scheduler=dataclasses.replace(case.space.scheduler, **(scheduler or {})),
         searcher=dataclasses.replace(case.space.searcher, **(searcher or {})),
     )
-    return our_search(
+    simulation = our_search(
         space,
         case.curve,
         case.rungs(space.scheduler.reduction_factor, space.scheduler.rungs),
@@ -210,10 +214,11 @@ def ours(
         slots=slots,
         trials=case.trials,
         samples=CAP * case.budget,
-    ).finished
+    )
+    return simulation.finished, simulation.samples
 
 
-def rays(case: Case, seed: int, slots: int, factor: float, rungs: int = 3) -> list[Finished]:
+def rays(case: Case, seed: int, slots: int, factor: float, rungs: int = 3) -> Outcome:
     """Ray Tune's OptunaSearch and ASHAScheduler."""
     from ray.tune.schedulers import ASHAScheduler
     from ray.tune.search.optuna import OptunaSearch
@@ -236,23 +241,23 @@ def rays(case: Case, seed: int, slots: int, factor: float, rungs: int = 3) -> li
     )
     simulation = Simulation(searcher, scheduler, Records(), case.curve, places, seed)
     simulation.run(slots=slots, trials=case.trials, samples=CAP * case.budget)
-    return simulation.finished
+    return simulation.finished, simulation.samples
 
 
-def one_by_one(case: Case, seed: int, slots: int) -> list[Finished]:
+def one_by_one(case: Case, seed: int, slots: int) -> Outcome:
     """Random search, nothing stopped; so many trials at a time make no difference in samples."""
     groups = ([point] for point in itertools.islice(_random_points(case, seed), case.trials))
     return _trained(case, seed, groups, keep=(1, 1, 1))
 
 
-def halving(case: Case, seed: int, slots: int) -> list[Finished]:
+def halving(case: Case, seed: int, slots: int) -> Outcome:
     """Successive halving (arXiv:1502.07943): of nine random settings three reach the second rung, one the last."""
     points = _random_points(case, seed)
     groups = iter(lambda: list(itertools.islice(points, 9)), [])
     return _trained(case, seed, groups, (9, 3, 1))
 
 
-def one_epoch(case: Case, seed: int, slots: int) -> list[Finished]:
+def one_epoch(case: Case, seed: int, slots: int) -> Outcome:
     """All settings to the first rung, and the best three of them to the end (arXiv:2307.15422).
 
     How many settings is to be said before: here 9, and twice as many each time.
@@ -279,9 +284,7 @@ def _random_points(case: Case, seed: int) -> Iterator[dict[str, Any]]:
             return
 
 
-def _trained(
-    case: Case, seed: int, groups: Iterator[list[dict[str, Any]]], keep: tuple[int, ...]
-) -> list[Finished]:
+def _trained(case: Case, seed: int, groups: Iterator[list[dict[str, Any]]], keep: tuple[int, ...]) -> Outcome:
     """Train group after group; `keep[i]` of a group go to rung `i`."""
     found: list[Finished] = []
     samples, budget = 0.0, case.budget
@@ -293,7 +296,7 @@ def _trained(
             for point, wers in alive:
                 samples += rung - before
                 if samples > CAP * budget:
-                    return found
+                    return found, samples - rung + before
                 try:
                     wer = case.curve(point, rung, seed)["wer"]
                 except TrialFailure:
@@ -303,7 +306,7 @@ def _trained(
                     low = min(wers)
                     found.append(Finished(samples, point, low, case.rungs()[wers.index(low)]))
             before = rung
-    return found
+    return found, samples
 
 
 RAYS = {
@@ -312,7 +315,7 @@ RAYS = {
     )
     for factor, rungs in ((2, 4), (2.5, 3), (3, 3), (4, 2))  # 4 is its default; the table begins at a ninth
 }
-METHODS: dict[str, Callable[[Case, int, int], list[Finished]]] = {
+METHODS: dict[str, Callable[[Case, int, int], Outcome]] = {
     "ours": ours,
     **{
         f"ours, {rungs} rungs, factor {factor:g}": functools.partial(
@@ -327,7 +330,7 @@ METHODS: dict[str, Callable[[Case, int, int], list[Finished]]] = {
         for rungs, factor in ((3, 2.5), (4, 2.0))
     },
     "ours, 2 startup trials": functools.partial(ours, searcher={"startup_trials": 2}),
-    "ours, 10 startup trials": functools.partial(ours, searcher={"startup_trials": 10}),
+    "ours, 5 startup trials": functools.partial(ours, searcher={"startup_trials": 5}),
     "ours, rungs decide from 3 trials on": functools.partial(ours, scheduler={"min_trials_per_rung": 3}),
     "ours, rungs decide from 6 trials on": functools.partial(ours, scheduler={"min_trials_per_rung": 6}),
     **RAYS,
@@ -356,6 +359,8 @@ class Search:
     """WER points of the best so far above the best of all, after `AFTER`; not a number where no trial had ended."""
     test: float | None
     """Test WER of what would be exported in the end."""
+    samples: float
+    """That all trials have seen in the end, in full trials."""
 
 
 def measure(what: tuple[str, str, int, int]) -> Search:
@@ -364,7 +369,8 @@ def measure(what: tuple[str, str, int, int]) -> Search:
     quiet()
     case = CASES[name](seed)
     lows: list[Finished] = []
-    for found in METHODS[method](case, seed, slots):
+    finished, samples = METHODS[method](case, seed, slots)
+    for found in finished:
         if not lows or found.wer < lows[-1].wer:
             lows.append(found)
     budget = case.budget
@@ -374,7 +380,9 @@ def measure(what: tuple[str, str, int, int]) -> Search:
         until = [low for low in lows if low.samples <= after * budget]
         above.append(case.value(until[-1].config) - case.best if until else math.nan)
     test = case.test(lows[-1].config, lows[-1].measured_at) if case.test and lows else None
-    return Search(name, method, slots, seed, near[0] if near else CAP, bool(near), above, test)
+    return Search(
+        name, method, slots, seed, near[0] if near else CAP, bool(near), above, test, samples / budget
+    )
 
 
 def quiet() -> None:
@@ -404,12 +412,14 @@ def table(searches: list[Search]) -> str:
                     "ratio": ratio_to(found.needed.to_numpy(), own) if len(own) and method != "ours" else "",
                     **{f"above after {after}": f"{value:.2f}" for after, value in above},
                     "test WER": f"{tests.mean():.2f} ± {tests.sem():.2f}" if len(tests) > 1 else "",
+                    "samples": f"{found.samples.mean():.1f}",
                 }
             )
     text = f"""\
 Medians (quartiles) over seeds. Samples in full trials, {CAP} in a search; a search that never came near the
 best counts as {CAP}. `ratio`: of the medians, the method's to ours, with its 95 % bootstrap interval over
 the seeds. `above`: mean WER points above the best, of the best so far after so many full trials.
+`samples`: mean of what a search needed from begin to end.
 
 """
     return text + markdown(rows) + "\n"

@@ -72,6 +72,8 @@ class Simulation:
     """Of the noise."""
     finished: list[Finished] = dataclasses.field(default_factory=list, init=False)
     """Trials that came to the full budget, in that order."""
+    samples: float = dataclasses.field(default=0.0, init=False)
+    """That all trials had seen at the last evaluation."""
 
     def __post_init__(self) -> None:
         self._order: Iterator[int] = itertools.count()
@@ -105,6 +107,7 @@ class Simulation:
             now, _, trial, rung, found = heapq.heappop(self._events)
             if self._samples(now) > samples:
                 return
+            self.samples = self._samples(now)
             trial.seen, trial.since = trial.seen + now - trial.since, now
             if isinstance(found, TrialFailure):
                 trial.record.error = str(found)
@@ -158,7 +161,7 @@ class Simulation:
             record.add_evaluation(result)
         if rung == self.rungs[-1] and math.isfinite(wer):
             low, at = min((value, at) for at, value in record.evaluations if math.isfinite(value))
-            self.finished.append(Finished(self._samples(trial.since), record.config, low, at))
+            self.finished.append(Finished(self.samples, record.config, low, at))
         if cut:
             return
         if not stops:

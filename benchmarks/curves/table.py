@@ -67,7 +67,7 @@ def grid_space(*, lora: bool = False, prior: float | None = None) -> SearchSpace
         fixed={},
         try_first=[first],
         scheduler=SchedulerSettings(),
-        searcher=SearcherSettings(startup_trials=5),
+        searcher=SearcherSettings(),
         path=Path("grid.yaml"),
         source_text="",
     )
