@@ -283,7 +283,8 @@ def more_of(experiment: Experiment) -> MoreTrials | None:
     """What more trials would gain.
 
     None before the search has come to its end, and where what is known does not tell: after a warm start, where the
-    guards pass over the winner, and where the space has not so many other points.
+    guards pass over the winner, where the lowest WER lies outside the space, which was changed, and where the space has
+    not so many other points.
     """
     state = experiment.state
     if how_it_ended(state) != "finished" or state.passed_over or experiment.settings.warm_starts:
@@ -292,6 +293,8 @@ def more_of(experiment: Experiment) -> MoreTrials | None:
     if space is None:
         return None
     trials = [trial for trial in state.records.all() if space.point_of(trial.config, shared) is not None]
+    if state.records.best() not in trials:
+        return None
     wanted = len(trials) + MORE
     points = sum(1 for _ in itertools.islice(space.all_points(), wanted))  # 0 where there are real numbers
     return more_trials(trials) if points in (0, wanted) else None

@@ -66,7 +66,7 @@ def _notes(
         f"warm start: {count} are left out, their {key} is outside the space"
         for key, count in outside.items()
     ]
-    searched_there = set(saved.settings.space.get("parameters", ()))  # a training has none
+    searched_there = set(saved.state.space.get("parameters", ()))  # a training has none
     for key in space.parameters:
         if key not in searched_there:
             notes.append(f"warm start: {key} was not searched there, it was {theirs.get(key)}")
@@ -78,5 +78,6 @@ def _notes(
     if different:
         notes.append(
             f"warm start: {', '.join(different)} differ, so WERs are compared relative to the base model's"
+            + ("; learning rates are taken as they are" if "model" in different else "")
         )
     return notes

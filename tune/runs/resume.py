@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from trainer.config import TrainConfig
 from trainer.scoring.objectives import objective_value
 from tune.experiments.experiment import Experiment, OpenExperiment, find_experiment
 from tune.experiments.options import TRIAL, Kind, SearchOptions, resume_command
@@ -16,7 +17,7 @@ from tune.experiments.storage import Storage
 from tune.runs.finish import only_end_is_left
 from tune.runs.plan import Plan
 from tune.search.more_trials import MORE
-from tune.space.parameters import NOT_SEARCHABLE, ChoiceParameter, show
+from tune.space.parameters import NOT_SEARCHABLE, SET_BY_SEARCH, ChoiceParameter, show
 from tune.space.space import SearchSpace, load_space, space_of_one
 from tune.util.errors import ExperimentError, SpaceError
 
@@ -102,15 +103,27 @@ def resume(
 def _another_space(plan: Plan, experiment: OpenExperiment) -> SearchSpace:
     """The space that is named now, for trials that can be compared with those that there are.
 
-    A setting that it fixes to another value than the trials shared until now becomes a choice of that one value.
+    A setting that it fixes to another value than the trials shared until now becomes a choice of that one value. What
+    neither it nor an option names is at its default, as in a new search, but for the window, in which trials may have
+    been measured.
 
     Raises:
         SpaceError: it cannot be read, or its trials could not be compared.
     """
-    before, shared = experiment.space, experiment.shared
+    before, shared, options = experiment.space, experiment.shared, plan.options
     assert before is not None
-    given = {name: shared[name] for name in plan.options.settings if name in NOT_SEARCHABLE}
-    read = load_space(plan.options.space, given)
+    file = load_space(options.space)
+    named = {*file.ranges, *file.fixed, *options.settings, "seed", "audio_window"}
+    given = {
+        name: shared[name] for name in options.settings if name in NOT_SEARCHABLE or name not in file.ranges
+    }
+    for field in dataclasses.fields(TrainConfig):
+        if (
+            field.name not in {*named, *NOT_SEARCHABLE, *SET_BY_SEARCH}
+            and shared[field.name] != field.default
+        ):
+            given[field.name] = field.default
+    read = load_space(options.space, given)
     asked = dataclasses.replace(plan, space=read, space_as_read=read)
     space = asked.after_baseline(objective_value(experiment.state.base_rates)).space
     settings = settled(experiment.settings.base.replace(**space.fixed)).to_dict()
@@ -133,6 +146,9 @@ def _another_space(plan: Plan, experiment: OpenExperiment) -> SearchSpace:
         here, there = (getattr(each.scheduler, name) for each in (space, before))
         if here != there:
             refuse(f"scheduler: {name}", here, there, "its trials were measured there")
+    if "audio_window" in ranges and not experiment.settings.trials_full_window:
+        line = f"{space.path}:{space.lines.get('audio_window', 1)}: audio_window"
+        problems.append(f"{line}: its trials were measured in the window that they train with; remove it")
     found = dataclasses.replace(space, ranges=ranges, fixed=fixed, try_first=points)
     largest = dataclasses.replace(plan, space=found).batch_sizes[-1]
     if plan.base.max_steps is not None and largest > plan.batch_sizes[-1]:

@@ -256,8 +256,6 @@ class ChoiceParameter:
     when: When = ()
     """Where it is searched."""
 
-    prior: ClassVar[None] = None
-
     def problems(self) -> list[str]:
         """What is wrong with the values; whether the field allows each is checked where they are read."""
         if not self.values:

@@ -80,6 +80,17 @@ def test_what_is_searched_here_only_has_the_value_that_it_had_there(tmp_path: Pa
     assert "warm start: train_batch_size was not searched there, it was 4" in found.notes
 
 
+def test_what_a_search_there_searched_after_its_space_had_changed(tmp_path: Path) -> None:
+    storage = finished(tmp_path, RATE, [trial(1, {"learning_rate": 1e-3}, 20.0)])
+    made = MadeLog(tmp_path / "experiments" / "other")
+    made.session(trials=2, space=space_of(tmp_path, RATE + BATCH).to_dict())
+    made.trial("002", 19.0, learning_rate=1e-3, train_batch_size=4)
+    made.close()
+    found = warm_start(storage, [space_of(tmp_path, RATE + BATCH)], ours())
+    assert [earlier.params["train_batch_size"] for earlier in found.trials] == [8, 4]
+    assert found.notes == ["warm start: 2 of the 2 trials of other are used"]
+
+
 def test_what_was_searched_there_only_is_left_out_of_the_settings(tmp_path: Path) -> None:
     found = warm_start(finished(tmp_path), [space_of(tmp_path, RATE)], ours(train_batch_size=16))
     assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-3}, {"learning_rate": 1e-4}]
@@ -133,9 +144,9 @@ def test_on_other_data_the_base_model_is_the_measure(tmp_path: Path) -> None:
     """There it had 60 %, here 30 %: half of each WER. Here a trial is twice as long."""
     storage = finished(tmp_path, language="en")
     found = warm_start(storage, [space_of(tmp_path, RATE + BATCH)], ours(language="de", model="tiny"))
-    assert (
-        found.notes[-1]
-        == "warm start: model, language differ, so WERs are compared relative to the base model's"
+    assert found.notes[-1] == (
+        "warm start: model, language differ, so WERs are compared relative to the base model's; "
+        "learning rates are taken as they are"
     )
     first, second = found.adapted(baseline=30.0, budget=1800)
     assert first.evaluations == [(600, 20.0), (1200, 10.0), (1800, 10.5)]

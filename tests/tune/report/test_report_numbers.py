@@ -88,6 +88,18 @@ def test_more_trials_need_other_points_of_the_space(rates: int, known: bool, tmp
     assert (more_of(analysed(tmp_path, trials, space=str(space))) is not None) == known
 
 
+def test_more_trials_are_compared_with_the_lowest_wer_of_the_search(tmp_path: Path) -> None:
+    """It was found outside the space, which was changed since; trials inside lie far above it."""
+    outside = made_trial(9, [40, 20, 5.0], accumulation=2)
+    space = tmp_path / "one.yaml"
+    space.write_text("learning_rate: {type: float, low: 1e-5, high: 1e-2, log: true}\n")
+    inside = [
+        dataclasses.replace(trial, config={"learning_rate": n * 1e-4}) for n, trial in enumerate(EIGHT, 1)
+    ]
+    assert more_of(analysed(tmp_path / "inside", inside, space=str(space))) is not None
+    assert more_of(analysed(tmp_path / "both", [*inside, outside], space=str(space))) is None
+
+
 def test_nothing_is_told_of_more_trials_where_the_search_failed_or_learned_from_others(
     tmp_path: Path,
 ) -> None:

@@ -77,6 +77,25 @@ def test_what_is_fixed_now_and_was_not_before_is_in_every_new_trial(storage: Sto
     made.close()
 
 
+RATE = "learning_rate: {type: float, low: auto, high: auto, log: true}\n"
+
+
+def test_what_the_file_leaves_out_is_at_its_default_in_new_trials(storage: Storage) -> None:
+    base = resumed(storage, OTHER).experiment.settings.train_config
+    change_settings(Path("made"), train_config={**base, "method": "lora", "weight_decay": 0.05})
+    plan = resumed(storage, RATE).plan
+    for name, value in (("method", "full"), ("weight_decay", 0.0)):
+        assert plan.space.parameters[name].points() == [value]
+        assert plan.space.try_first[0][name] == value
+    assert plan.space.try_first[0]["learning_rate"] == 1e-4, "that of all weights"
+    assert not searcher(resumed(storage, RATE)).trials(), "none had these"
+    kept = resumed(storage, RATE, settings={"method": "lora", "weight_decay": 0.05}).plan
+    assert "method" not in kept.space.ranges
+    assert kept.space.try_first[0]["learning_rate"] == 1e-3, "that of LoRA, which --set gave"
+    wider = "weight_decay: {type: float, low: 0.0, high: 0.1}\n"
+    assert "weight_decay" in resumed(storage, RATE + wider, settings={"weight_decay": 0.05}).plan.space.ranges
+
+
 def test_a_stream_keeps_what_it_needs(storage: Storage) -> None:
     """The space alone is no whole configuration: a stream has its window and budget from the experiment."""
     base = resumed(storage, OTHER).experiment.settings.train_config
@@ -149,6 +168,15 @@ def test_trials_that_could_not_be_compared(
 ) -> None:
     Path("other.yaml").write_text(OTHER + text)
     assert told in refused("--resume", "made", "--space", "other.yaml", "--storage", storage.text)
+
+
+def test_no_other_windows_where_trials_were_measured_in_their_own(
+    storage: Storage, refused: Callable[..., str]
+) -> None:
+    change_settings(Path("made"), trials_full_window=False)
+    Path("other.yaml").write_text(RATE + "audio_window: {type: choice, values: [10, 30]}\n")
+    line = refused("--resume", "made", "--space", "other.yaml", "--storage", storage.text)
+    assert "other.yaml:2: audio_window: its trials were measured in the window that they train with" in line
 
 
 def test_no_larger_batch_where_the_budget_is_in_steps(storage: Storage, refused: Callable[..., str]) -> None:
