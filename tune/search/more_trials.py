@@ -14,7 +14,7 @@ MORE = 8
 """Trials that the estimate is of."""
 _LOWEST = 3
 """WERs of completed trials that it is made from."""
-_BEYOND = 0.05
+_BEYOND = 0.1
 """Probability of a gain above the upper end, were the mean spacing known."""
 
 
@@ -44,7 +44,8 @@ def more_trials(trials: Sequence[Trial]) -> MoreTrials | None:
 
     Returns:
         None where fewer than `MORE` trials have ended or fewer than three have completed, where the lowest WER is
-        that of another one, and where the WERs are too far apart or too close together for an estimate.
+        that of another one, where so many have ended (64) that a gain is unlikely, and where the WERs are too far apart
+        or too close together for an estimate.
     """
     ended = [trial for trial in trials if trial.outcome not in ("running", "interrupted")]
     ranked = sorted((trial for trial in ended if trial.best_value is not None), key=rank)

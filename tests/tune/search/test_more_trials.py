@@ -20,10 +20,10 @@ def test_of_independent_trials_the_mean_is_right_and_the_interval_holds(count: i
     source, shape = np.random.default_rng(0), (2000, count + MORE)
     held, gain, expected = _held(80 - source.exponential(3, shape), count)
     assert gain == pytest.approx(expected, rel=0.1)
-    assert held == pytest.approx({8: 0.83, 24: 0.89}[count], abs=0.02)  # the mean spacing is not known well
+    assert held == pytest.approx({8: 0.78, 24: 0.845}[count], abs=0.02)  # the mean spacing is not known well
     for wers in (40 + source.lognormal(3, 0.5, shape), 60 + source.gamma(2, 5, shape)):
         held, gain, expected = _held(wers, count)
-        assert 0.91 < held < 0.955
+        assert 0.88 < held < 0.92
         assert gain < expected < 2.5 * gain
 
 
