@@ -62,7 +62,7 @@ def test_trials_that_were_stopped_count_and_those_that_were_paused_do_not() -> N
         [*trials_of(10.0, 10.2, 10.3), *STOPPED, *trials_of(9.9, outcome="diverged")],
         [*trials_of(10.0, 20.0, 50.0), *STOPPED],
         [*trials_of(10.0, 10.0, 10.0), *STOPPED],
-        [*trials_of(10.0, 10.2, 10.3), *STOPPED * 19],
+        [*trials_of(10.0, 10.2, 10.3), *STOPPED * 8],
     ],
     ids=["few trials", "two completed", "the best diverged", "far apart", "equal", "no gain is likely"],
 )
