@@ -293,7 +293,8 @@ def more_of(experiment: Experiment) -> MoreTrials | None:
     if space is None:
         return None
     trials = [trial for trial in state.records.all() if space.point_of(trial.config, shared) is not None]
-    if state.records.best() not in trials:
+    best = state.records.best()
+    if best is None or space.point_of(best.config, shared) is None:
         return None
     wanted = len(trials) + MORE
     points = sum(1 for _ in itertools.islice(space.all_points(), wanted))  # 0 where there are real numbers

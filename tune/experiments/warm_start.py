@@ -66,7 +66,7 @@ def _notes(
         f"warm start: {count} are left out, their {key} is outside the space"
         for key, count in outside.items()
     ]
-    searched_there = set(saved.state.space.get("parameters", ()))  # a training has none
+    searched_there = {key for trial in saved.state.records.all() for key in trial.config}
     for key in space.parameters:
         if key not in searched_there:
             notes.append(f"warm start: {key} was not searched there, it was {theirs.get(key)}")

@@ -18,7 +18,7 @@ from tune.runs.finish import only_end_is_left
 from tune.runs.plan import Plan
 from tune.search.more_trials import MORE
 from tune.space.parameters import NOT_SEARCHABLE, SET_BY_SEARCH, ChoiceParameter, show
-from tune.space.space import SearchSpace, load_space, space_of_one
+from tune.space.space import load_space, space_of_one
 from tune.util.errors import ExperimentError, SpaceError
 
 
@@ -85,7 +85,7 @@ def resume(
             warm_starts=tuple(each.within(space) for each in state.prepared.warm_starts),
         )
         if "space" in given:
-            plan = plan.with_space(_another_space(plan, experiment))
+            plan = _with_another_space(plan, experiment)
         only_finish = kind == "search" and _only_finish(experiment, options)
         record = state.records[TRIAL] if kind == "training" else None
         # One that has ended may lack its test split and results.
@@ -100,12 +100,11 @@ def resume(
         return Resumed(plan, experiment, only_finish)
 
 
-def _another_space(plan: Plan, experiment: OpenExperiment) -> SearchSpace:
-    """The space that is named now, for trials that can be compared with those that there are.
+def _with_another_space(plan: Plan, experiment: OpenExperiment) -> Plan:
+    """The plan with the space that is named now, for trials that can be compared with those that there are.
 
     A setting that it fixes to another value than the trials shared until now becomes a choice of that one value. What
-    neither it nor an option names is at its default, as in a new search, but for the window, in which trials may have
-    been measured.
+    neither it nor an option names is at its default, as in a new search. A window stays as it was decided.
 
     Raises:
         SpaceError: it cannot be read, or its trials could not be compared.
@@ -113,16 +112,18 @@ def _another_space(plan: Plan, experiment: OpenExperiment) -> SearchSpace:
     before, shared, options = experiment.space, experiment.shared, plan.options
     assert before is not None
     file = load_space(options.space)
-    named = {*file.ranges, *file.fixed, *options.settings, "seed", "audio_window"}
-    given = {
-        name: shared[name] for name in options.settings if name in NOT_SEARCHABLE or name not in file.ranges
+    named, window = {*file.ranges, *file.fixed}, "audio_window"
+    given = {name: shared[name] for name in options.settings if name in NOT_SEARCHABLE or name not in named}
+    kept = {*named, *options.settings, *NOT_SEARCHABLE, *SET_BY_SEARCH, "seed", window}
+    given |= {
+        field.name: field.default
+        for field in dataclasses.fields(TrainConfig)
+        if field.name not in kept and shared[field.name] != field.default
     }
-    for field in dataclasses.fields(TrainConfig):
-        if (
-            field.name not in {*named, *NOT_SEARCHABLE, *SET_BY_SEARCH}
-            and shared[field.name] != field.default
-        ):
-            given[field.name] = field.default
+    notes = plan.notes
+    if file.fixed.get(window, shared[window]) != shared[window]:
+        given[window] = shared[window]
+        notes = (*notes, f"{window} stays {show(shared[window])}: the search has decided it")
     read = load_space(options.space, given)
     asked = dataclasses.replace(plan, space=read, space_as_read=read)
     space = asked.after_baseline(objective_value(experiment.state.base_rates)).space
@@ -146,8 +147,8 @@ def _another_space(plan: Plan, experiment: OpenExperiment) -> SearchSpace:
         here, there = (getattr(each.scheduler, name) for each in (space, before))
         if here != there:
             refuse(f"scheduler: {name}", here, there, "its trials were measured there")
-    if "audio_window" in ranges and not experiment.settings.trials_full_window:
-        line = f"{space.path}:{space.lines.get('audio_window', 1)}: audio_window"
+    if window in ranges and not experiment.settings.trials_full_window:
+        line = f"{space.path}:{space.lines.get(window, 1)}: {window}"
         problems.append(f"{line}: its trials were measured in the window that they train with; remove it")
     found = dataclasses.replace(space, ranges=ranges, fixed=fixed, try_first=points)
     largest = dataclasses.replace(plan, space=found).batch_sizes[-1]
@@ -160,7 +161,7 @@ def _another_space(plan: Plan, experiment: OpenExperiment) -> SearchSpace:
         )
     if problems:
         raise SpaceError("\n".join(problems))
-    return found
+    return dataclasses.replace(plan.with_space(found), notes=notes)
 
 
 def _only_finish(experiment: OpenExperiment, options: SearchOptions) -> bool:

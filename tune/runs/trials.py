@@ -46,7 +46,7 @@ class TrialRunner:
     """How much longer an evaluation takes in the final round than in a trial."""
     eval_clips: int | None = None
     """Validation clips that these trainings measure; None for all."""
-    _upper_ends: dict[str, float] = dataclasses.field(default_factory=dict)
+    _upper_ends: dict[str, float | None] = dataclasses.field(default_factory=dict)
     """By the checkpoint."""
 
     def run_trials(self, display: SearchDisplay) -> None:
@@ -111,10 +111,10 @@ class TrialRunner:
             return None
         if best.checkpoint not in self._upper_ends:  # asked twice a second
             clips = clips_of(CheckpointFiles(self.session.experiment.folder), best.checkpoint)
-            interval = None if clips is None else objective_interval([clips])
-            if interval is None:  # unreadable now, perhaps not later: the store may be another machine
+            if clips is None:  # now, perhaps not later: the store may be another machine
                 return None
-            self._upper_ends[best.checkpoint] = interval[1]
+            interval = objective_interval([clips])
+            self._upper_ends[best.checkpoint] = None if interval is None else interval[1]
         return self._upper_ends[best.checkpoint]
 
     def final_round_cut(self, now: float) -> CutShort | None:

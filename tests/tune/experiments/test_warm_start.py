@@ -84,11 +84,18 @@ def test_what_a_search_there_searched_after_its_space_had_changed(tmp_path: Path
     storage = finished(tmp_path, RATE, [trial(1, {"learning_rate": 1e-3}, 20.0)])
     made = MadeLog(tmp_path / "experiments" / "other")
     made.session(trials=2, space=space_of(tmp_path, RATE + BATCH).to_dict())
-    made.trial("002", 19.0, learning_rate=1e-3, train_batch_size=4)
+    made.begin("002", {"learning_rate": 1e-3, "train_batch_size": 4})
+    made.measure("002", BUDGET, 19.0)
+    made.end("002")
     made.close()
     found = warm_start(storage, [space_of(tmp_path, RATE + BATCH)], ours())
     assert [earlier.params["train_batch_size"] for earlier in found.trials] == [8, 4]
     assert found.notes == ["warm start: 2 of the 2 trials of other are used"]
+    found = warm_start(storage, [space_of(tmp_path, RATE)], ours())
+    assert (
+        "warm start: train_batch_size was searched there and is 8 here; the results are used anyway"
+        in found.notes
+    )
 
 
 def test_what_was_searched_there_only_is_left_out_of_the_settings(tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ def test_what_the_file_leaves_out_is_at_its_default_in_new_trials(storage: Stora
     assert kept.space.try_first[0]["learning_rate"] == 1e-3, "that of LoRA, which --set gave"
     wider = "weight_decay: {type: float, low: 0.0, high: 0.1}\n"
     assert "weight_decay" in resumed(storage, RATE + wider, settings={"weight_decay": 0.05}).plan.space.ranges
+    other = resumed(storage, RATE + "weight_decay: 0.1\n", settings={"weight_decay": 0.05}).plan.space
+    assert other.parameters["weight_decay"].points() == [0.1], "what the file says counts"
 
 
 def test_a_stream_keeps_what_it_needs(storage: Storage) -> None:
@@ -168,6 +170,14 @@ def test_trials_that_could_not_be_compared(
 ) -> None:
     Path("other.yaml").write_text(OTHER + text)
     assert told in refused("--resume", "made", "--space", "other.yaml", "--storage", storage.text)
+
+
+def test_a_window_stays_as_it_was_decided(storage: Storage) -> None:
+    base = resumed(storage, OTHER).experiment.settings.train_config
+    change_settings(Path("made"), train_config={**base, "audio_window": 30.0})
+    plan = resumed(storage, RATE + "audio_window: batch\n").plan
+    assert (plan.base.audio_window, plan.space.fixed["audio_window"]) == (30.0, 30.0)
+    assert "audio_window stays 30: the search has decided it" in plan.describe()
 
 
 def test_no_other_windows_where_trials_were_measured_in_their_own(
