@@ -21,7 +21,7 @@ from tables import markdown
 from tune.search.more_trials import MORE, more_trials
 from tune.search.records import Records, Trial, rank
 
-AFTER = (8, 16, 24, 32)
+AFTER = (16, 24, 32)
 """Trials after which it is asked."""
 
 

@@ -12,6 +12,8 @@ from tune.search.records import Trial, rank
 
 MORE = 8
 """Trials that the estimate is of."""
+_LEAST = 16
+"""Ended trials before which there is no estimate: after 8 the interval is too wide."""
 _LOWEST = 3
 """WERs of completed trials that it is made from."""
 _BEYOND = 0.1
@@ -43,14 +45,14 @@ def more_trials(trials: Sequence[Trial]) -> MoreTrials | None:
         trials: of a search that has ended.
 
     Returns:
-        None where fewer than `MORE` trials have ended or fewer than three have completed, where the lowest WER is
+        None where fewer than `_LEAST` trials have ended or fewer than three have completed, where the lowest WER is
         that of another one, where so many have ended (64) that a gain is unlikely, and where the WERs are too far apart
         or too close together for an estimate.
     """
     ended = [trial for trial in trials if trial.outcome not in ("running", "interrupted")]
     ranked = sorted((trial for trial in ended if trial.best_value is not None), key=rank)
     lowest = [rank(trial) for trial in ranked if trial.outcome == "completed"][:_LOWEST]
-    if len(ended) < MORE or len(lowest) < _LOWEST or rank(ranked[0]) < lowest[0]:
+    if len(ended) < _LEAST or len(lowest) < _LOWEST or rank(ranked[0]) < lowest[0]:
         return None
     spacing = statistics.fmean(
         place * (higher - lower) for place, (lower, higher) in enumerate(itertools.pairwise(lowest), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import warnings
@@ -34,10 +35,10 @@ def propose(
 ) -> dict[str, Any] | None:
     """The next settings, which no trial had before; None where every point of the space was tried.
 
-    Settings of which no trial has ended, and all while fewer than `startup_trials` have, are drawn at random, from a
-    range's prior where it has one. Priors shape random proposals only: the model learns from what those came to. A
-    scale that is bent by the prior would leave it blind at its far ends, where what was measured may prove the prior
-    wrong.
+    Settings of which no trial has ended, and all while fewer than `startup_trials` have, are drawn at random: from a
+    range's prior where it has one until half of these have ended, then from everywhere alike. Priors shape random
+    proposals only: the model learns from what those came to. A scale that is bent by the prior would leave it blind at
+    its far ends, where what was measured may prove the prior wrong.
 
     Args:
         space: what to search, its bounds resolved.
@@ -56,14 +57,18 @@ def propose(
         return dict(first)
     random, known = np.random.default_rng((seed, number)), [*earlier, *trials]
     ended = [trial for trial in known if trial.state.is_finished()]
-    enough = len(ended) >= space.searcher.startup_trials
+    startup = space.searcher.startup_trials
+    enough = len(ended) >= startup
+    prior = enough or len(ended) < startup / 2
     learned = {key for trial in ended for key in trial.params} if enough else set()
     model = optuna.create_study()
     model.add_trials(map(_for_tpe, known))
 
     def value(trial: optuna.Trial | None, name: str, parameter: Parameter) -> Any:
         key = key_of(name, parameter)
-        return _suggested(trial, key, parameter) if trial and key in learned else _drawn(parameter, random)
+        if trial and key in learned:
+            return _suggested(trial, key, parameter)
+        return _drawn(parameter, random, prior=prior)
 
     for _ in range(_ATTEMPTS):
         model.sampler = _tpe(space, int(random.integers(2**31)))
@@ -73,13 +78,15 @@ def propose(
         if is_new(point):
             return point
     # One branch may have few points and all of them tried, while another has a range of real numbers.
-    every = space.all_points(real=lambda parameter: _drawn(parameter, random))
+    every = space.all_points(real=lambda parameter: _drawn(parameter, random, prior=prior))
     left = list(filter(is_new, itertools.islice(every, _MOST_POINTS)))
     return left[int(random.integers(len(left)))] if left else None
 
 
-def _drawn(parameter: Parameter, random: np.random.Generator) -> Any:
-    """A value at random, from the prior where there is one."""
+def _drawn(parameter: Parameter, random: np.random.Generator, *, prior: bool) -> Any:
+    """A value at random; with `prior` from the prior where there is one."""
+    if not prior and not isinstance(parameter, ChoiceParameter):
+        parameter = dataclasses.replace(parameter, prior=None)
     return _rounded(parameter.drawn(random.random()), parameter)
 
 

@@ -163,6 +163,18 @@ def test_random_proposals_are_drawn_from_the_prior(load: Load) -> None:
     assert statistics.mean(point["dropout"] for point in points) == pytest.approx(0.45, abs=0.06)
 
 
+def test_half_of_the_random_proposals_are_drawn_from_the_whole_range(load: Load) -> None:
+    """A prior may be wrong."""
+    space = load("dropout: {type: float, low: 0, high: 0.9, prior: {center: 0.8, spread: 0.05}}").resolve(
+        1e-5
+    )
+    for ended, mean in ((4, 0.8), (5, 0.45)):
+        earlier = [EarlierTrial({"dropout": 0.1 * number}, [(9, 20.0)], 20.0) for number in range(ended)]
+        known = [optuna_trial(trial, space) for trial in earlier]
+        points = [propose(space, seed, [], 9, known) or {} for seed in range(300)]
+        assert statistics.mean(point["dropout"] for point in points) == pytest.approx(mean, abs=0.05)
+
+
 def test_a_branch_that_no_trial_had_is_drawn_from_its_prior(load: Load) -> None:
     space = load(
         "method: {type: choice, values: [full, lora]}\n"
