@@ -123,7 +123,7 @@ def _with_another_space(plan: Plan, experiment: OpenExperiment) -> Plan:
     notes = plan.notes
     if file.fixed.get(window, shared[window]) != shared[window]:
         given[window] = shared[window]
-        notes = (*notes, f"{window} stays {show(shared[window])}: the search has decided it")
+        notes = (*notes, f"{window} stays as it was: the search has decided it")
     read = load_space(options.space, given)
     asked = dataclasses.replace(plan, space=read, space_as_read=read)
     space = asked.after_baseline(objective_value(experiment.state.base_rates)).space
@@ -135,6 +135,8 @@ def _with_another_space(plan: Plan, experiment: OpenExperiment) -> Plan:
         problems.append(f"{line}: is {show(there)} in {experiment.name}, and {why}; write {show(there)}")
 
     for name, value in space.fixed.items():
+        if name == window:
+            continue
         here = settings.get(name, value)
         if here == shared.get(name):
             fixed[name] = value
