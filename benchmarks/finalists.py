@@ -53,14 +53,14 @@ def main() -> None:
     with concurrent.futures.ProcessPoolExecutor(None, multiprocessing.get_context("spawn")) as pool:
         rows = [row for found in pool.map(measure, seeds, chunksize=4) for row in found]
     tests = pd.DataFrame(rows).pivot(index="search", columns=["finalists", "repeats"], values="test")
-    lower = tests.sub(tests[1, 0], axis=0)
+    above = tests.sub(tests[1, 0], axis=0)
     shown = [
         {
             "finalists": finalists,
             "repeats": repeats,
             "test WER": f"{tests[finalists, repeats].mean():.2f}",
-            "above none ± standard error": f"{lower[finalists, repeats].mean():.2f} ± "
-            f"{lower[finalists, repeats].sem():.2f}",
+            "above none ± standard error": f"{above[finalists, repeats].mean():.2f} ± "
+            f"{above[finalists, repeats].sem():.2f}",
         }
         for finalists, repeats in COUNTS
     ]

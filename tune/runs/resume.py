@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.config import TrainConfig
 from trainer.scoring.objectives import objective_value
 from tune.experiments.experiment import Experiment, OpenExperiment, find_experiment
 from tune.experiments.options import TRIAL, Kind, SearchOptions, resume_command
@@ -17,7 +16,7 @@ from tune.experiments.storage import Storage
 from tune.runs.finish import only_end_is_left
 from tune.runs.plan import Plan
 from tune.search.more_trials import MORE
-from tune.space.parameters import NOT_SEARCHABLE, SET_BY_SEARCH, ChoiceParameter, show
+from tune.space.parameters import NOT_SEARCHABLE, SET_BY_SEARCH, ChoiceParameter, show, usual_value
 from tune.space.space import load_space, space_of_one
 from tune.util.errors import ExperimentError, SpaceError
 
@@ -116,9 +115,9 @@ def _with_another_space(plan: Plan, experiment: OpenExperiment) -> Plan:
     given = {name: shared[name] for name in options.settings if name in NOT_SEARCHABLE or name not in named}
     kept = {*named, *options.settings, *NOT_SEARCHABLE, *SET_BY_SEARCH, "seed", window}
     given |= {
-        field.name: field.default
-        for field in dataclasses.fields(TrainConfig)
-        if field.name not in kept and shared[field.name] != field.default
+        name: usual_value(name)
+        for name, value in experiment.settings.train_config.items()
+        if name not in kept and value != usual_value(name)
     }
     notes = plan.notes
     if file.fixed.get(window, shared[window]) != shared[window]:
@@ -132,7 +131,8 @@ def _with_another_space(plan: Plan, experiment: OpenExperiment) -> Plan:
 
     def refuse(name: str, here: Any, there: Any, why: str) -> None:
         line = f"{space.path}:{space.lines.get(name, 1)}: {name}={show(here)}"
-        problems.append(f"{line}: is {show(there)} in {experiment.name}, and {why}; write {show(there)}")
+        mend = "remove it" if there is None else f"write {show(there)}"
+        problems.append(f"{line}: is {show(there)} in {experiment.name}, and {why}; {mend}")
 
     for name, value in space.fixed.items():
         if name == window:

@@ -161,6 +161,7 @@ def test_earlier_experiments_teach_what_lies_in_a_space_that_was_narrowed_before
     ("text", "told"),
     [
         ("epochs: 9\n", "other.yaml:6: epochs=9: is 4 in made, and all its trials share that; write 4"),
+        ("max_train_clips: 5\n", "max_train_clips=5: is null in made, and all its trials share that; remove it"),
         ("scheduler: {rungs: 3}\n", "scheduler: rungs=3: is 4 in made, and its trials were measured there; write 4"),
         ("weight.own: 2\n", "weight.own: data='demo' has no sources"),
     ],
