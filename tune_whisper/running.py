@@ -150,10 +150,13 @@ def train(
 
 def _run(function: Callable[..., Experiment], given: Mapping[str, Any]) -> Experiment:
     options = dict(given)
-    own = ("space", "config", "quiet", "on_trial_end", "notify")
-    space, config, quiet, on_trial_end, notify = (options.pop(name, None) for name in own)
-    # A secret, and everybody on the machine sees a process's words.
-    variables = {"TUNE_WHISPER_NOTIFY": notify} if notify else {}
+    own = ("space", "config", "quiet", "on_trial_end")
+    space, config, quiet, on_trial_end = (options.pop(name, None) for name in own)
+    # They may hold passwords, and everybody on the machine sees a process's arguments.
+    addresses = {"TUNE_WHISPER_NOTIFY": "notify", "MLFLOW_TRACKING_URI": "tracking_uri"}
+    variables = {
+        variable: str(uri) for variable, name in addresses.items() if (uri := options.pop(name, None))
+    }
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "space.yaml" if isinstance(space, Mapping) else None
         if made is not None:

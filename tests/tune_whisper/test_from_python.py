@@ -24,6 +24,7 @@ from tune_whisper import (
     DataError,
     ExperimentError,
     SpaceError,
+    TrackingError,
     Trial,
     UserError,
     evaluate,
@@ -158,6 +159,25 @@ def test_a_dry_run_is_a_plan_and_starts_nothing(tmp_path: Path, monkeypatch: pyt
     assert repr(planned).endswith("nothing was run\n")
     assert len(planned.trials) == 0
     assert not list(tmp_path.iterdir())
+
+
+def test_addresses_with_passwords_are_in_no_process_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody on the machine sees the arguments of a process."""
+    arguments: list[str] = []
+
+    class Watched(subprocess.Popen[str]):
+        def __init__(self, words: list[str], **options: Any) -> None:
+            arguments.extend(words)
+            super().__init__(words, **options)
+
+    monkeypatch.setattr(running.subprocess, "Popen", Watched)
+    store, post = "http://user:hidden@127.0.0.1:1", "http://127.0.0.1:1/hidden"
+    with pytest.raises(TrackingError, match=r"http://user:\*{3}@127\.0\.0\.1:1: cannot"):
+        search("lr_batch", storage=tmp_path, tracking_uri=store, notify=post, quiet=True)
+    assert "search" in arguments
+    assert not any("hidden" in word for word in arguments)
 
 
 def test_an_evaluation_is_typed_values(tmp_path: Path) -> None:
