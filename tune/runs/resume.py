@@ -16,6 +16,7 @@ from tune.experiments.storage import Storage
 from tune.runs.finish import only_end_is_left
 from tune.runs.plan import Plan
 from tune.search.more_trials import MORE
+from tune.space.conditions import not_always_searched
 from tune.space.parameters import NOT_SEARCHABLE, SET_BY_SEARCH, ChoiceParameter, show, usual_value
 from tune.space.space import load_space, space_of_one
 from tune.util.errors import ExperimentError, SpaceError
@@ -80,11 +81,10 @@ def resume(
             address=address,
             space=space,
             base=base if kind == "training" else base.replace(evaluate_at=None),
-            # As narrow as the space is by now, which another session may have changed.
-            warm_starts=tuple(each.within(space) for each in state.prepared.warm_starts),
+            warm_starts=tuple(state.prepared.warm_starts),
         )
-        if "space" in given:
-            plan = _with_another_space(plan, experiment)
+        # Another session may have changed the space, too.
+        plan = _with_another_space(plan, experiment) if "space" in given else plan.with_space(space)
         only_finish = kind == "search" and _only_finish(experiment, options)
         record = state.records[TRIAL] if kind == "training" else None
         # One that has ended may lack its test split and results.
@@ -110,33 +110,36 @@ def _with_another_space(plan: Plan, experiment: OpenExperiment) -> Plan:
     """
     before, shared, options = experiment.space, experiment.shared, plan.options
     assert before is not None
-    file = load_space(options.space)
-    named, window = {*file.ranges, *file.fixed}, "audio_window"
-    given = {name: shared[name] for name in options.settings if name in NOT_SEARCHABLE or name not in named}
-    kept = {*named, *options.settings, *NOT_SEARCHABLE, *SET_BY_SEARCH, "seed", window}
-    given |= {
+    window = "audio_window"
+    given = {name: shared[name] for name in options.settings}
+    kept = {*NOT_SEARCHABLE, *SET_BY_SEARCH, "seed", window}
+    usual = {
         name: usual_value(name)
         for name, value in experiment.settings.train_config.items()
         if name not in kept and value != usual_value(name)
     }
+    read = load_space(
+        options.space, {name: given[name] for name in given if name in NOT_SEARCHABLE}, usual | given
+    )
     notes = plan.notes
-    if file.fixed.get(window, shared[window]) != shared[window]:
-        given[window] = shared[window]
+    if read.fixed.get(window, shared[window]) != shared[window]:
         notes = (*notes, f"{window} stays as it was: the search has decided it")
-    read = load_space(options.space, given)
     asked = dataclasses.replace(plan, space=read, space_as_read=read)
-    space = asked.after_baseline(objective_value(experiment.state.base_rates)).space
-    settings = settled(experiment.settings.base.replace(**space.fixed)).to_dict()
+    asked = asked.after_baseline(objective_value(experiment.state.base_rates))
+    space, named = asked.space, {name: value for name, value in asked.space.fixed.items() if name != window}
+    settings = settled(experiment.settings.base.replace(**named)).to_dict()
     ranges, fixed, points, problems = dict(space.ranges), dict[str, Any](), space.try_first, list[str]()
 
-    def refuse(name: str, here: Any, there: Any, why: str) -> None:
-        line = f"{space.path}:{space.lines.get(name, 1)}: {name}={show(here)}"
-        mend = "remove it" if there is None else f"write {show(there)}"
-        problems.append(f"{line}: is {show(there)} in {experiment.name}, and {why}; {mend}")
+    def where(name: str) -> str:
+        return f"{space.path}:{space.lines.get(name, 1)}: {name}"
 
-    for name, value in space.fixed.items():
-        if name == window:
-            continue
+    def refuse(name: str, here: Any, there: Any, why: str) -> None:
+        mend = "remove it" if there is None else f"write {show(there)}"
+        problems.append(
+            f"{where(name)}={show(here)}: is {show(there)} in {experiment.name}, and {why}; {mend}"
+        )
+
+    for name, value in named.items():
         here = settings.get(name, value)
         if here == shared.get(name):
             fixed[name] = value
@@ -150,17 +153,20 @@ def _with_another_space(plan: Plan, experiment: OpenExperiment) -> Plan:
         if here != there:
             refuse(f"scheduler: {name}", here, there, "its trials were measured there")
     if window in ranges and not experiment.settings.trials_full_window:
-        line = f"{space.path}:{space.lines.get(window, 1)}: {window}"
-        problems.append(f"{line}: its trials were measured in the window that they train with; remove it")
+        problems.append(
+            f"{where(window)}: its trials were measured in the window that they train with; remove it"
+        )
+    for name in experiment.settings.train_config.keys() & not_always_searched(ranges, fixed):
+        wanted = asked.base.learning_rate if name == "learning_rate" else usual_value(name)
+        if shared[name] != wanted:
+            left = f"trials in which it is not searched would have {show(shared[name])}, that of"
+            problems.append(f"{where(name)}: {left} {experiment.name}; search it in all")
     found = dataclasses.replace(space, ranges=ranges, fixed=fixed, try_first=points)
     largest = dataclasses.replace(plan, space=found).batch_sizes[-1]
-    if plan.base.max_steps is not None and largest > plan.batch_sizes[-1]:
-        refuse(
-            "train_batch_size",
-            largest,
-            plan.batch_sizes[-1],
-            "with max_steps no effective batch may be larger",
-        )
+    steps, budget = plan.base.max_steps, experiment.settings.rungs[-1]
+    if steps is not None and largest * steps > budget:
+        why = "with max_steps no effective batch may be larger"
+        refuse("train_batch_size", largest, budget // steps, why)
     if problems:
         raise SpaceError("\n".join(problems))
     return dataclasses.replace(plan.with_space(found), notes=notes)

@@ -80,7 +80,7 @@ class TrialRunner:
             )
             self._run(left, callback, searcher, self.trials_over)
         if not state.trials_over and searcher is not None and searcher.exhausted and not records.running():
-            text = f"all {len(records)} different settings of the space were tried"
+            text = f"all {len(searcher.trials())} different settings of the space were tried"
             log.append(CutShort(reason="space", text=text))
 
     def run_repeats(self, display: SearchDisplay) -> None:

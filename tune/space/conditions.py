@@ -128,6 +128,12 @@ def _cannot_be(other: str, values: tuple[Any, ...], ranges: Ranges) -> str:
     return ""
 
 
+def not_always_searched(ranges: Ranges, fixed: Mapping[str, Any]) -> set[str]:
+    """Fields whose conditions hold in some points of the space only."""
+    points = deciding_points(ranges, fixed)
+    return {name for point in points for name in ranges if active_index(ranges, name, point, fixed) is None}
+
+
 def possible_values(
     name: str, point: Mapping[str, Any], ranges: Ranges, fixed: Mapping[str, Any]
 ) -> list[Any]:

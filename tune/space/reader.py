@@ -29,7 +29,14 @@ from trainer.errors import ConfigError
 from trainer.optimizers import ADAM_SETTINGS, WITH_ADAM, WITH_METHOD
 from trainer.yaml_nodes import Problems, compose, items, line_of, nearest, scalar
 from tune.space.conditions import active_index, check_conditions, deciding_points, possible_values
-from tune.space.parameters import SET_BY_SEARCH, Parameter, describe_when, show, usual_value
+from tune.space.parameters import (
+    SET_BY_SEARCH,
+    ChoiceParameter,
+    Parameter,
+    describe_when,
+    show,
+    usual_value,
+)
 from tune.space.range_reader import BAD, FIELDS, checked, read_parameter, read_value
 from tune.space.settings import SchedulerSettings, SearcherSettings, check_setting
 
@@ -50,10 +57,12 @@ _ONLY_WITH = {
 _Settings = TypeVar("_Settings", SchedulerSettings, SearcherSettings)
 
 
-def read_space(text: str, overrides: Mapping[str, Any]) -> SpaceReader:
-    """Read a space file; `overrides` are values of options, as `check_overrides` has them, which go before its own.
+def read_space(text: str, overrides: Mapping[str, Any], defaults: Mapping[str, Any]) -> SpaceReader:
+    """Read a space file; problems are collected in the result, not raised.
 
-    Problems are collected in the result, not raised.
+    Args:
+        overrides: values of options, as `check_overrides` has them, which go before its own.
+        defaults: the same of what it does not name.
     """
     reader = SpaceReader()
     root = compose(text, reader.problems)
@@ -61,7 +70,7 @@ def read_space(text: str, overrides: Mapping[str, Any]) -> SpaceReader:
         reader.read(root)
     elif root is not None:
         reader.problems.add(root, "the top level must be a mapping such as learning_rate: {type: float, ...}")
-    reader.apply(overrides)
+    reader.apply({name: defaults[name] for name in defaults.keys() - reader.lines.keys()} | {**overrides})
     return reader
 
 
@@ -303,6 +312,9 @@ class SpaceReader:
         points = list(deciding_points(ranges, fixed))
 
         def where(name: str) -> list[dict[str, Any]]:
+            match ranges.get(name):
+                case (ChoiceParameter(values=(_,)),):  # not searched any more than a fixed one is
+                    return []
             return [point for point in points if active_index(ranges, name, point, fixed) is not None]
 
         steps = where("warmup_steps")

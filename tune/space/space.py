@@ -278,12 +278,17 @@ def packaged_spaces() -> list[str]:
     return sorted(path.stem for path in _PACKAGED.glob("*.yaml"))
 
 
-def load_space(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> SearchSpace:
+def load_space(
+    name_or_path: str,
+    overrides: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> SearchSpace:
     """Load and validate a search space.
 
     Args:
         name_or_path: a file, or the name of a packaged space, each with or without `.yaml`.
         overrides: values of `--set` and other options; a searched parameter that is named here becomes fixed.
+        defaults: what is fixed where the file does not name it.
 
     Raises:
         SpaceError: the file is missing, unreadable or wrong; every problem has a line of its own.
@@ -294,13 +299,18 @@ def load_space(name_or_path: str, overrides: Mapping[str, Any] | None = None) ->
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise SpaceError(f"{path}: cannot be read: {reason}") from error
-    return parse_space(text, path, overrides)
+    return parse_space(text, path, overrides, defaults)
 
 
-def parse_space(text: str, path: Path, overrides: Mapping[str, Any] | None = None) -> SearchSpace:
+def parse_space(
+    text: str,
+    path: Path,
+    overrides: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> SearchSpace:
     """The same of a text; `path` is where it is said to be."""
     valid, override_problems = check_overrides(overrides or {})
-    read = read_space(text, valid)
+    read = read_space(text, valid, defaults or {})
     lines = [f"{path}:{line}: {problem}" for line, problem in sorted(read.problems.found, key=itemgetter(0))]
     if lines or override_problems:
         raise SpaceError("\n".join(lines + override_problems))

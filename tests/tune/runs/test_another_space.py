@@ -98,6 +98,54 @@ def test_what_the_file_leaves_out_is_at_its_default_in_new_trials(storage: Stora
     assert other.parameters["weight_decay"].points() == [0.1], "what the file says counts"
 
 
+@pytest.mark.parametrize(
+    ("before", "text"),
+    [
+        ({"augment_speed": 0.35, "augment_telephone": 0.25}, ""),
+        ({"warmup_steps": 50}, "warmup_ratio: {type: float, low: 0.0, high: 0.3}\n"),
+        ({"method": "lora", "lora_alpha": 64.0}, ""),
+        ({"scheduler_type": "warmup_stable_decay", "decay_ratio": 0.1}, ""),
+        ({}, "optimizer: adafactor\nadam_beta2: 0.98\n"),
+    ],
+)
+def test_the_log_holds_a_space_that_can_be_read_again(
+    before: dict[str, Any], text: str, storage: Storage
+) -> None:
+    """What has one value in new trials is not searched, so that another setting may switch it off."""
+    base = resumed(storage, OTHER).experiment.settings.train_config
+    change_settings(Path("made"), train_config={**base, **before})
+    space = resumed(storage, RATE + text).plan.space
+    made = MadeLog(Path("made").absolute())
+    made.session(space=space.to_dict())
+    assert made.saved.space.ranges == space.ranges
+    made.close()
+
+
+def test_what_a_condition_leaves_out_has_no_value_of_the_old_space(
+    storage: Storage, refused: Callable[..., str]
+) -> None:
+    base = resumed(storage, OTHER).experiment.settings.train_config
+    text = (
+        RATE
+        + "lowercase: {type: choice, values: [false, true]}\n"
+        + "warmup_ratio: {type: float, low: 0.0, high: 0.3, when: {lowercase: false}}\n"
+        + "warmup_steps: {type: int, low: 1, high: 100, log: true, when: {lowercase: true}}\n"
+    )
+    assert "warmup_steps" in resumed(storage, text).plan.space.ranges, "it was at its default"
+    change_settings(Path("made"), train_config={**base, "warmup_steps": 100})
+    line = refused("--resume", "made", "--space", "other.yaml", "--storage", storage.text)
+    assert (
+        "other.yaml:4: warmup_steps: trials in which it is not searched would have 100, that of made" in line
+    )
+
+
+def test_the_file_is_read_with_the_settings_that_the_search_began_with(storage: Storage) -> None:
+    base = resumed(storage, OTHER).experiment.settings.train_config
+    change_settings(Path("made"), train_config={**base, "method": "lora"})
+    text = RATE + "lora_rank: {type: choice, values: [4, 8]}\n"
+    assert "lora_rank" in resumed(storage, text, settings={"method": "lora"}).plan.space.ranges
+
+
 def test_a_stream_keeps_what_it_needs(storage: Storage) -> None:
     """The space alone is no whole configuration: a stream has its window and budget from the experiment."""
     base = resumed(storage, OTHER).experiment.settings.train_config
@@ -148,13 +196,16 @@ def test_earlier_experiments_teach_what_lies_in_a_space_that_was_narrowed_before
     made.session(trials=8)
     made.close()
     storage = Storage.parse(tmp_path)
-    space = resumed(storage, "learning_rate: {type: float, low: 1e-4, high: 1e-3, log: true}\n").plan.space
+    narrow = "learning_rate: {type: float, low: 1e-4, high: 1e-3, log: true}\n"
+    space = resumed(storage, narrow).plan.space
     made.again()
     made.session(trials=8, space=space.to_dict())
     made.close()
     again = resume("made", storage, {"trials": 9})
     again.experiment.close()
     assert [each.trials for each in again.plan.warm_starts] == [trials[:1]]
+    wide = resumed(storage, narrow.replace("1e-4", "1e-5"), trials=9).plan
+    assert [each.trials for each in wide.warm_starts] == [trials], "of the space by now alone"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +243,7 @@ def test_no_other_windows_where_trials_were_measured_in_their_own(
 
 def test_no_larger_batch_where_the_budget_is_in_steps(storage: Storage, refused: Callable[..., str]) -> None:
     base = resumed(storage, OTHER).plan.base
-    change_settings(Path("made"), train_config={**base.to_dict(), "epochs": None, "max_steps": 100})
+    change_settings(Path("made"), train_config={**base.to_dict(), "epochs": None, "max_steps": 50})
     Path("other.yaml").write_text(
         OTHER.replace("16, 32]", "16, 128]").replace("batch_size: 32", "batch_size: 8")
     )
