@@ -14,6 +14,7 @@ from trainer.scoring.objectives import objective_value
 from tune.experiments.folder import RESULTS_FILE
 from tune.experiments.results import REPORT_FOLDER, guards_line
 from tune.runs.outcome import Outcome, print_measured, print_no_gain
+from tune.search.budgets import FAILURES_IN_A_ROW
 from tune.search.finalists import Verdict, describe_lowest
 from tune.search.records import OUTCOMES, Records, Status, Trial, listed, role_of, trial_order
 from tune.util.console import SHORT_NAMES, LiveDisplay, clock, say, short_value
@@ -157,9 +158,10 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     console.print()
     if state.end is not None:
         say(console, f"ended     {state.end.text}")
-        if state.end.reason == "failures":  # the first error whole: it is every trial's
+        if state.end.reason == "failures":  # the first error whole: it is that of all in a row
             runs = (state.repeats if state.repeats_cut else state.records).all()
-            first = min((run for run in runs if run.error), key=lambda run: run.ended)
+            failed = sorted((run for run in runs if run.status == "failed"), key=lambda run: run.ended)
+            first = failed[-FAILURES_IN_A_ROW]
             say(console, f"the first error, of {role_of(first.trial_id)} {first.trial_id}:\n{first.error}")
     statuses = [trial.status for trial in outcome.trials]
     asked = str(len(statuses))

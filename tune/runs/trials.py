@@ -26,7 +26,7 @@ from tune.runs.ray_tune import RaySearcher, RayStopper
 from tune.runs.search_display import SearchDisplay
 from tune.runs.session import Session
 from tune.search.budgets import Spent, final_round_cost, reached
-from tune.search.finalists import objective_interval
+from tune.search.finalists import choose_finalists, objective_interval
 from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge, losses_compare
 from tune.search.searcher import Repeater, Searcher, Source
 from tune.util.errors import ResourceError, error_line
@@ -94,6 +94,10 @@ class TrialRunner:
     def trials_over(self, now: float) -> CutShort | None:
         """What ends the trials, with the finalists' share kept back; `now` in seconds since the epoch."""
         options, state = self.session.plan.options, self.session.state
+        if (
+            state.all_ended and state.records.best()
+        ):  # nothing is spared any more, and a final round may follow
+            return None
         runs = options.n_finalists * options.repeats
         slots = self.session.resources.concurrent
         seconds, hours = final_round_cost(
@@ -105,8 +109,8 @@ class TrialRunner:
         return CutShort(reason=end.reason, text=end.text) if end else None
 
     def _upper_end(self) -> float | None:
-        """Of the 95 % interval of the best trial's objective, in percent; None where it is not known."""
-        best = self.session.state.records.best()
+        """Of the 95 % interval of the best completed trial's objective, in percent; None where it is not known."""
+        best = next(iter(choose_finalists(self.session.state.records, 1)), None)
         if best is None or not best.checkpoint:
             return None
         if best.checkpoint not in self._upper_ends:  # asked twice a second
@@ -120,6 +124,8 @@ class TrialRunner:
     def final_round_cut(self, now: float) -> CutShort | None:
         """What cuts the final round short: nothing is kept back any more; plateau and target are for the trials."""
         state = self.session.state
+        if not state.open_repeats:
+            return None
         budgets = dataclasses.replace(self.session.plan.options.budgets, plateau_trials=None)
         end = reached(budgets, self._spent(now), state.records, state.repeats, final_round=True)
         return CutShort(final_round=True, reason=end.reason, text=end.text) if end else None

@@ -7,6 +7,7 @@ import re
 from typing import Literal
 
 from trainer.errors import ConfigError
+from tune.search.finalists import choose_finalists
 from tune.search.records import Records
 
 FAILURES_IN_A_ROW = 3
@@ -70,7 +71,7 @@ def reached(
     """Why the search shall end now; None where it shall not.
 
     Args:
-        upper_end: of the 95 % interval of the best trial's WER, in percent; None where it is not known.
+        upper_end: of the 95 % interval of the best completed trial's WER, in percent; None where it is not known.
         final_round: whether these run now, not the trials.
     """
     runs = repeats if final_round else trials
@@ -123,9 +124,10 @@ def _budget(budgets: Budgets, spent: Spent, trials: Records, repeats: Records) -
 
 
 def _target(budgets: Budgets, trials: Records, upper_end: float | None) -> End | None:
-    best, target = trials.best(), budgets.target_wer
-    if best is None or target is None or upper_end is None or upper_end >= target:
+    target, completed = budgets.target_wer, choose_finalists(trials, 1)
+    if not completed or target is None or upper_end is None or upper_end >= target:
         return None
+    best = completed[0]
     text = f"trial {best.trial_id} has {best.best_value:.2f} % (95 % interval up to {upper_end:.2f})"
     return End("target", f"{text}, below the target of {target:g} %")
 

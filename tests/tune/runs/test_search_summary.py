@@ -122,19 +122,19 @@ def test_a_gain_has_its_interval_or_is_within_noise(tmp_path: Path) -> None:
     assert told in lines
 
 
-def test_where_repeats_fail_it_shows_the_first_error(tmp_path: Path) -> None:
+def test_where_repeats_fail_it_shows_the_first_error_of_those_in_a_row(tmp_path: Path) -> None:
     """Once a ValueError where no trial had an error."""
     outcome = search_outcome(tmp_path, repeats={})
     outcome.state.run("012").error = "another one, an hour before"
     events: list[Event] = []
-    for number in (1, 2, 3):
+    for number in (1, 2, 3, 4):
         name = f"004-r{number}"
         events += [TrialProposed(trial_id=name, config={}), TrialStarted(trial_id=name, folder=name)]
         events.append(TrialEnded(trial_id=name, status="failed", error=f"boom {number}"))
     events.append(CutShort(final_round=True, reason="failures", text="3 trials in a row failed"))
     lines = printed(outcome, *events)
     where = lines.index("ended     3 trials in a row failed")
-    assert lines[where + 1 : where + 3] == ["the first error, of repeat 004-r1:", "boom 1"]
+    assert lines[where + 1 : where + 3] == ["the first error, of repeat 004-r2:", "boom 2"]
 
 
 def test_where_all_diverged_it_says_what_to_search(tmp_path: Path) -> None:

@@ -689,9 +689,34 @@ def test_a_finalist_has_weights_also_where_trials_that_never_ended_were_ahead(se
 
 @pytest.mark.parametrize("search", [Budgets(target_wer=15.0)], indirect=True)
 def test_a_target_ends_the_search_once_the_best_is_below_it_by_more_than_noise(search: SearchMachine) -> None:
-    search.measure("001", 10.0)  # up to 19.2 % with ten clips
-    assert search.alive
+    for _ in range(3):
+        search.measure("001", 10.0)  # up to 19.2 % with ten clips
+    for _ in range(2):
+        search.measure("002", 4.0)
+    assert search.alive, "002 is not at the end of its budget"
     search.measure("002", 4.0)
     assert not search.alive
     assert search.state.trials_cut.reason == "target"
     assert search.state.trials_cut.text.endswith("below the target of 15 %")
+
+
+def test_failures_of_the_last_trials_end_nothing(search: SearchMachine) -> None:
+    """The final round follows: what could be spared by an end has been spent."""
+    for _ in range(3):
+        search.measure("001", 10.0)
+    search.lose("002", again=False)
+    for name in ("003", "004"):
+        search.begin_training(name)
+        search.lose(name, again=False)
+    assert search.alive
+    assert search.state.trials_cut is None
+    assert search.state.open_repeats == ["001-r1"]
+
+
+def test_failures_of_all_trials_are_told(search: SearchMachine) -> None:
+    for name in ("003", "004"):
+        search.begin_training(name)
+    for name in ("001", "002", "003", "004"):
+        search.lose(name, again=False)
+    assert not search.alive
+    assert search.state.trials_cut.reason == "failures"

@@ -62,6 +62,17 @@ def test_the_time_budget_counts_all_sessions() -> None:
     assert (search.end.reason, search.end.text) == ("time_budget", "the time budget of 1h is spent")
 
 
+def test_the_target_is_reached_by_a_trial_that_can_be_a_finalist() -> None:
+    search = Search(target_wer=10.0)
+    for outcome in (None, "early_stopped", "diverged"):
+        search.trial(4.0, outcome)
+        known = Spent(**search.spent)
+        assert reached(search.budgets, known, search.records, search.repeats, upper_end=9.0) is None
+    search.trial(8.0)
+    end = reached(search.budgets, known, search.records, search.repeats, upper_end=9.0)
+    assert end.text == "trial 004 has 8.00 % (95 % interval up to 9.00), below the target of 10 %"
+
+
 def test_gpu_hours_are_those_of_all_trials_also_of_running_ones() -> None:
     search = Search(gpus=2.0, gpu_hours=9.0)
     search.trial(40.0, hours=2.0)
