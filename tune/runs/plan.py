@@ -337,7 +337,7 @@ def _describe_workers(base: TrainConfig, resources: TrialResources | None) -> li
     ]
 
 
-def _points_of(parameter: Parameter) -> list[Any]:
+def _points_of(parameter: Parameter) -> Sequence[Any]:
     if isinstance(parameter, FloatParameter) and parameter.step is None:
         return [parameter.low, parameter.high]
     return parameter.points() or []

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tune.space.conditions import key_of
-from tune.space.parameters import ChoiceParameter, FloatParameter, IntParameter
+from tune.space.parameters import ChoiceParameter, FloatParameter, IntParameter, is_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -152,5 +152,6 @@ def _rounded(value: Any, parameter: Parameter) -> Any:
 
 
 def _key(params: Mapping[str, Any]) -> str:
-    """Equal for equal settings."""
-    return repr(sorted(params.items()))
+    """Equal for equal settings, also where a number is written in another way: 3 x 0.05 is not quite 0.15."""
+    plain = ((name, f"{value:.6g}" if is_number(value) else value) for name, value in params.items())
+    return repr(sorted(plain))

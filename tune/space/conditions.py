@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from trainer.yaml_nodes import Problems
@@ -136,7 +136,7 @@ def not_always_searched(ranges: Ranges, fixed: Mapping[str, Any]) -> set[str]:
 
 def possible_values(
     name: str, point: Mapping[str, Any], ranges: Ranges, fixed: Mapping[str, Any]
-) -> list[Any]:
+) -> Sequence[Any]:
     """What a choice can be in the trials of a point of the deciding settings."""
     index = None if name in point else active_index(ranges, name, point, fixed)
     return [effective(name, point, fixed)] if index is None else ranges[name][index].points() or []
@@ -146,7 +146,7 @@ def deciding_points(ranges: Ranges, fixed: Mapping[str, Any]) -> Iterator[dict[s
     """Values of the deciding settings, all that conditions tell apart; of `method`, by which rates differ, all."""
     conditions = [condition for own in ranges.values() for each in own for condition in each.when]
 
-    def distinct_values(name: str, parameter: Parameter) -> list[Any]:
+    def distinct_values(name: str, parameter: Parameter) -> Sequence[Any]:
         points = parameter.points() or []
         if name == "method":
             return points

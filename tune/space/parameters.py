@@ -189,13 +189,14 @@ class _Range:
             return width / 4
         return math.log(self.prior_spread) if self.log else self.prior_spread
 
-    def points(self) -> list[Any] | None:
+    def points(self) -> Sequence[Any] | None:
         """All values in rising order; None for a range of real numbers."""
-        step = self.step or (1 if self.number is int else None)
-        if step is None:
+        if self.number is float and self.step is None:
             return None
-        low, high = self._known()
-        return [self.number(min(low + index * step, high)) for index in range(round((high - low) / step) + 1)]
+        (low, high), step = self._known(), self.step or 1
+        if self.number is int:
+            return range(int(low), int(high) + 1, int(step))
+        return [min(low + index * step, high) for index in range(round((high - low) / step) + 1)]
 
     def to_optuna(self) -> FloatDistribution | IntDistribution:
         """The same range for Optuna, both ends included; no bound may be `auto` any more."""

@@ -175,6 +175,9 @@ def _bound(
         )
         return BAD
     value = read_value(name, node, problems, f"{name}: {sub}=")
+    if isinstance(value, str):  # a word that the field knows, such as audio_window's batch
+        problems.add(node, f"{name}: {sub}={value!r}: must be a number")
+        return BAD
     if kind == "int" and isinstance(value, float):  # whole numbers for a field that takes any number
         if not value.is_integer():
             problems.add(node, f"{name}: {sub}={raw}: type: int takes whole numbers only; write type: float")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,15 @@ from trainer.bounds import WEIGHT_OF
 from trainer.config import TrainConfig
 from trainer.mix import is_mix, read_mix
 from trainer.yaml_nodes import nearest
-from tune.space.conditions import active_index, deciders, deciding_points, key_of, points_of, possible_values
+from tune.space.conditions import (
+    active_index,
+    deciders,
+    deciding_points,
+    effective,
+    key_of,
+    points_of,
+    possible_values,
+)
 from tune.space.parameters import AUTO, ChoiceParameter, FloatParameter, Parameter, hull, usual_value
 from tune.space.reader import check_overrides, read_space
 from tune.space.settings import SchedulerSettings, SearcherSettings
@@ -77,7 +85,7 @@ class SearchSpace:
         """
         names = self.ranges if names is None else {*names, *self.deciding}
 
-        def values(_: str, parameter: Parameter) -> list[Any]:
+        def values(_: str, parameter: Parameter) -> Sequence[Any]:
             points = parameter.points()
             if points is None and real is not None and isinstance(parameter, FloatParameter):
                 return [real(parameter)]
@@ -219,17 +227,16 @@ class SearchSpace:
         Values outside the space are moved to its nearest ones.
         Arguments are those of `resolve`, and what `usual_weights` gives.
         """
+
+        def nearest(method: str, rate: float) -> dict[str, Any]:
+            usual = {"learning_rate": rate, "method": method, **(weights or {})}
+            return self.draw(lambda name, one: one.nearest(usual.get(name, usual_value(name))))
+
         recipes = []
         for method in self.methods:
-            rate = (by_method or {}).get(method, default_learning_rate)
-            usual = {"learning_rate": rate, "method": method, **(weights or {})}
-            recipes.append(
-                self.draw(
-                    lambda name, parameter, usual=usual: parameter.nearest(  # type: ignore[misc]
-                        usual.get(name, usual_value(name))
-                    )
-                )
-            )
+            # Under a condition the method may be another one there.
+            found = effective("method", nearest(method, default_learning_rate), self.fixed)
+            recipes.append(nearest(method, (by_method or {}).get(found, default_learning_rate)))
         usual, *others = recipes
         return dataclasses.replace(self, try_first=_without_doubles([usual, *self.try_first, *others]))
 

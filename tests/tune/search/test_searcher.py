@@ -91,6 +91,23 @@ def test_no_settings_twice_and_an_end_when_all_were_tried(tmp_path: Path) -> Non
     assert [trial.state for trial in search.trials] == [TrialState.COMPLETE] * 4
 
 
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("dropout: {type: float, low: 0, high: 0.3, step: 0.05}\ntry_first: [{dropout: 0.15}]\n", 7),
+        ("max_grad_norm: {type: int, low: 1, high: 3}\ntry_first: [{max_grad_norm: 2}]\n", 3),
+    ],
+)
+def test_numbers_that_are_written_differently_are_the_same_settings(
+    text: str, count: int, tmp_path: Path
+) -> None:
+    """3 x 0.05 is 0.15000000000000002, and of the field's type 2 is 2.0."""
+    search = Search(space_of(tmp_path, text))
+    for number in range(count):
+        search.measure(f"{number}", search.begin(f"{number}"), 900, 20.0, ends=True)
+    assert search.searcher.suggest("one more") is None
+
+
 def test_settings_that_fail_at_once_are_left_alone(tmp_path: Path) -> None:
     """Optuna's own TPE leaves failed trials out: it proposed batches without memory again and again."""
     text = (

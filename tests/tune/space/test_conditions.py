@@ -243,3 +243,31 @@ def test_a_rate_that_is_searched_for_one_method_only(load: Load) -> None:
         rates: Any
         (rates,) = space.resolve(1e-5, RATES).ranges["learning_rate"]
         assert (rates.low, rates.high) == (1e-6, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [
+        (
+            "spec_augment: {type: choice, values: [false, true]}\n"
+            "method: {type: choice, values: [lora], when: {spec_augment: true}}\n"
+            "learning_rate: {type: float, low: 1e-6, high: 1e-2, log: true}\n",
+            [{"spec_augment": False, "learning_rate": 1e-5}],
+        ),
+        (
+            "method: {type: choice, values: [full, lora]}\n"
+            "learning_rate: {type: float, low: 1e-6, high: 1e-2, log: true}\n",
+            [{"method": "full", "learning_rate": 1e-5}, {"method": "lora", "learning_rate": 2e-4}],
+        ),
+    ],
+)
+def test_the_usual_settings_have_the_rate_of_the_method_that_they_come_to(
+    text: str, points: list[dict[str, Any]], load: Load
+) -> None:
+    assert load(text).resolve(1e-5, RATES).with_recipe(1e-5, RATES).try_first == points
+
+
+def test_a_range_of_billions_of_whole_numbers_takes_no_memory(load: Load) -> None:
+    space = load("seed: {type: int, low: 0, high: 4294967295}\n")
+    points = space.all_points()
+    assert [next(points) for _ in range(2)] == [{"seed": 0}, {"seed": 1}]

@@ -37,6 +37,7 @@ BAD_FILES = {
     "float for int": ("train_batch_size: {type: float, low: 1, high: 9}", "write type: int instead of type: float"),
     "range for bool": ("spec_augment: {type: int, low: 0, high: 1}", "{type: choice, values: [true, false]}"),
     "auto": ("dropout: {type: float, low: auto, high: 0.1}", "low: auto is known for a learning_rate of type"),
+    "word": ("audio_window: {type: float, low: batch, high: 30}", "1: audio_window: low='batch': must be a number"),
     # Choices
     "no values": ("dropout: {type: choice}", "1: dropout: values is missing; add values: [...]"),
     "double": ("dropout: {type: choice, values: [0.1, 1e-1, 0.2]}", "values holds 0.1 more than once"),
