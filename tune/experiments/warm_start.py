@@ -24,13 +24,13 @@ def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict
 
     Args:
         spaces: what is searched now, bounds resolved: of those that may be, a trial has to fit one.
-        ours: this search's settings, all of `TrainConfig`.
+        ours: this search's settings, all of `TrainConfig` and the weights of its data's sources.
 
     Raises:
         ExperimentError: it has no results, or nothing of it fits.
     """
     name, space = saved.name, spaces[0]
-    theirs = saved.settings.train_config
+    theirs = saved.shared
     trials: list[EarlierTrial] = []
     outside: Counter[str] = Counter()
     for trial in saved.state.records.all():
@@ -60,7 +60,7 @@ def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict
 def _notes(
     saved: Experiment, used: int, outside: Counter[str], space: SearchSpace, ours: dict[str, Any]
 ) -> list[str]:
-    theirs = saved.settings.train_config
+    theirs = saved.shared
     notes = [f"warm start: {used} of the {len(saved.state.records)} trials of {saved.name} are used"]
     notes += [
         f"warm start: {count} are left out, their {key} is outside the space"

@@ -392,7 +392,8 @@ def make_plan(
     )
     by_wer = plan.by_base_wer()  # none of them may fail once the base model is measured
     plan = dataclasses.replace(plan.after_baseline(None), space_as_read=space)
-    spaces, ours = [known.space for _, known in by_wer], plan.base.to_dict()
+    spaces = [known.space for _, known in by_wer]
+    ours = plan.base.to_dict() | space.usual_weights(plan.base.data)
     warm_starts = tuple(read_warm_start(each, spaces, ours) for each in earlier)
     plan = dataclasses.replace(plan, warm_starts=warm_starts)
     plan.check_settings()

@@ -9,6 +9,7 @@ from made_experiments import MadeLog
 from plans import space_of
 
 from trainer.config import TrainConfig
+from tune.experiments.events import Data
 from tune.experiments.experiment import Experiment
 from tune.experiments.storage import Storage
 from tune.experiments.warm_start import read_warm_start
@@ -34,7 +35,11 @@ THREE = [
 
 
 def finished(
-    folder: Path, text: str = RATE + BATCH, trials: list[dict[str, Any]] = THREE, **settings: Any
+    folder: Path,
+    text: str = RATE + BATCH,
+    trials: list[dict[str, Any]] = THREE,
+    sources: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> Storage:
     """A storage with the experiment `other`, of which no more is there than what a search leaves in any case."""
     made = MadeLog(
@@ -42,6 +47,7 @@ def finished(
         space=space_of(folder, text).to_dict(),
         train_config=TrainConfig(**{"cache_dir": "x", **settings}).to_dict(),
         rungs=(BUDGET,),
+        data=Data(sources=sources or {}),
     )
     made.session(trials=len(trials))
     for each in trials:
@@ -78,6 +84,16 @@ def test_what_is_searched_here_only_has_the_value_that_it_had_there(tmp_path: Pa
     found = warm_start(storage, [space_of(tmp_path, RATE + BATCH)], ours())
     assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-3, "train_batch_size": 4}]
     assert "warm start: train_batch_size was not searched there, it was 4" in found.notes
+
+
+def test_weights_that_are_searched_here_only_are_those_of_the_data_there(tmp_path: Path) -> None:
+    storage = finished(
+        tmp_path, RATE, [trial(1, {"learning_rate": 1e-3}, 20.0)], sources={"north": {"weight": 0.5}}
+    )
+    space = space_of(tmp_path, RATE + "weight.north: {type: float, low: 0.25, high: 4, log: true}\n")
+    found = warm_start(storage, [space], ours() | {"weight.north": 1.0})
+    assert [earlier.params for earlier in found.trials] == [{"learning_rate": 1e-3, "weight.north": 0.5}]
+    assert "warm start: weight.north was not searched there, it was 0.5" in found.notes
 
 
 def test_what_a_search_there_searched_after_its_space_had_changed(tmp_path: Path) -> None:

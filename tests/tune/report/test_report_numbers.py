@@ -19,6 +19,7 @@ from tune.cli import main
 from tune.experiments.events import Baseline, CutShort, Entry, SearchEnded
 from tune.experiments.results import more_of, parse_clips, results_of, write_results
 from tune.experiments.warm_start import read_warm_start
+from tune.report.advice.settings import at_bounds
 from tune.report.analysis import Analysis, analyse
 from tune.report.costs import find_costs
 from tune.report.figures import draw_parallel
@@ -235,6 +236,11 @@ def test_the_usual_settings_are_found_where_methods_and_weights_are_searched(tmp
     assert known.recipe == usual
     assert known.recipe_trial is not None
     assert known.recipe_trial.trial_id == "002"
+    many = [made_trial(number, [40, 30, 10 + 3 * number]) for number in range(1, 10)]
+    for number, trial in enumerate(many):
+        trial.config = usual | {"weight.north": 4.0 - number / 10 if number < 3 else 1.0}
+    known = analysed(tmp_path / "many", many, space=str(space), settings=settings)
+    assert [advice.follows for advice in at_bounds(known)] == ["Widen the range: `high: 12`."]
 
 
 def test_a_search_that_goes_on_tells_of_the_run_to_export_not_of_one_that_lost_before(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trainer.config import check_value
 from trainer.errors import ConfigError
 from tune.report.advice.advice import Advice
 from tune.report.analysis import Analysis
 from tune.report.scales import number
 from tune.search.records import Trial
 from tune.space.parameters import ChoiceParameter, Parameter, is_number, show
+from tune.space.range_reader import checked
 
 _LEAST_TRIALS = 8
 """Comparable trials below which nothing is said of a range."""
@@ -81,7 +81,7 @@ def _beyond(name: str, parameter: Parameter, *, upper: bool) -> Any:
         else:
             value = high + (high - low) / 2 if upper else low - (high - low) / 2
     try:
-        return check_value(name, float(f"{value:.2g}"))
+        return checked(name, float(f"{value:.2g}"))
     except ConfigError:
         return None
 
