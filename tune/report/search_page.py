@@ -105,11 +105,27 @@ def _importance(analysis: Analysis) -> str:
 
 
 def _winning_settings(analysis: Analysis) -> list[list[Cell | str]]:
-    winner = analysis.winning_trial.config if analysis.winning_trial else {}
+    winner, recipe = analysis.winning_trial, analysis.recipe
     return [
-        [Cell(name, "code"), tell(winner.get(name, "")), tell(analysis.recipe.get(name, ""))]
-        for name in analysis.parameters
+        [Cell(name, "code"), _setting(analysis, winner, name) if winner else "", tell(recipe.get(name, ""))]
+        for name in _settings(analysis)
     ]
+
+
+def _settings(analysis: Analysis) -> list[str]:
+    """What is searched, and what was while the search had another space."""
+    return list(
+        dict.fromkeys([*analysis.parameters, *(name for each in analysis.trials for name in each.config)])
+    )
+
+
+def _setting(analysis: Analysis, trial: Trial, name: str) -> str:
+    """A trial's value, its own or that of all; empty where a condition leaves it out."""
+    space = analysis.space
+    if name in trial.config or not space:
+        return tell(trial.config.get(name, ""))
+    left_out = name in space.ranges and space.searched_in(trial.config, name) is None
+    return "" if left_out else tell(analysis.shared.get(name, ""))
 
 
 def _usual_outcome(analysis: Analysis) -> str:
@@ -207,21 +223,21 @@ def _about(analysis: Analysis) -> list[list[str]]:
 
 def _trials(analysis: Analysis) -> dict[str, Any]:
     """All trials, from the lowest WER on."""
-    settings, winner = list(analysis.parameters), analysis.winning_trial
+    settings, winner = _settings(analysis), analysis.winning_trial
     trials = sorted(analysis.trials, key=rank)
     second = [] if analysis.state.task == TRANSLATE else ["CER %"]
     names = ["trial", "WER %", *second, *(SHORT_NAMES.get(name, name) for name in settings)]
     names += ["epochs", "time", "status", "why it ended"]
-    rows = [_trial_row(trial, settings, with_cer=bool(second)) for trial in trials]
+    rows = [_trial_row(analysis, trial, settings, with_cer=bool(second)) for trial in trials]
     return {"names": names, "rows": rows, "strong": [i for i, trial in enumerate(trials) if trial is winner]}
 
 
-def _trial_row(trial: Trial, names: Sequence[str], *, with_cer: bool) -> list[Cell | str]:
+def _trial_row(analysis: Analysis, trial: Trial, names: Sequence[str], *, with_cer: bool) -> list[Cell | str]:
     rates = [trial.best_value, *([trial.best_cer] if with_cer else [])]
     return [
         trial.trial_id,
         *("" if rate is None else f"{rate:.2f}" for rate in rates),
-        *(tell(trial.config.get(name, "")) for name in names),
+        *(_setting(analysis, trial, name) for name in names),
         f"{trial.epoch:.2f}",
         clock(trial.elapsed),
         Cell(OUTCOMES[trial.status], _STATUS.get(trial.status, "nowrap")),

@@ -1,5 +1,6 @@
 """`--resume EXPERIMENT --space other.yaml`: what is searched changes, what has been found stays."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,7 +185,10 @@ def test_the_log_has_the_change_and_study_and_report_follow(
     assert again.plan.space.to_dict() == space.to_dict()
     assert main(["report", "made", "--storage", storage.text]) == 0
     page = Path("made/report/report.html").read_text()
-    assert "weight_decay" in page
+    winning = page.partition("Winning settings")[2].partition("</table>")[0]
+    cells = re.sub(r"\s*<[^>]*>\s*", "|", winning)
+    assert re.search(r"\bweight_decay\|+0\.01\|+0\b", cells)
+    assert re.search(r"\bwarmup_ratio\|+0\.1\b", cells), "what earlier trials had others of"
 
 
 def test_earlier_experiments_teach_what_lies_in_a_space_that_was_narrowed_before(
