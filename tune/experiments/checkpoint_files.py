@@ -19,6 +19,7 @@ from tune.experiments.folder import TRIALS_FOLDER, ExperimentFolder
 _WRITING = ".writing-"
 """Before the name of what is not complete."""
 _PREFIX = "checkpoint_"
+_ASIDE = "aside_"
 
 
 class CheckpointFiles:
@@ -137,15 +138,16 @@ class CheckpointFiles:
         """
         from pyarrow import fs
 
+        beginnings = (_PREFIX, _WRITING, *([_ASIDE] if remove else []))
         for trial in self._entries(TRIALS_FOLDER):
             if trial.is_file:
                 continue
             for entry in self._entries(f"{TRIALS_FOLDER}/{trial.base_name}"):
                 path = f"{TRIALS_FOLDER}/{trial.base_name}/{entry.base_name}"
-                if entry.is_file or not entry.base_name.startswith((_PREFIX, _WRITING)) or path in wanted:
+                if entry.is_file or not entry.base_name.startswith(beginnings) or path in wanted:
                     continue
                 if not remove:  # object stores know no folders that could be renamed
-                    aside = f"{self._root}/{TRIALS_FOLDER}/{trial.base_name}/aside_{entry.base_name}"
+                    aside = f"{self._root}/{TRIALS_FOLDER}/{trial.base_name}/{_ASIDE}{entry.base_name}"
                     fs.copy_files(entry.path, aside, self._filesystem, self._filesystem)
                 self._filesystem.delete_dir(entry.path)
 

@@ -238,6 +238,17 @@ class OpenExperiment(Experiment):
             self.upload(log_only=True)
             self._owner.check()
 
+    def discard(self) -> None:
+        """Remove all of it from the object store.
+
+        Raises:
+            ExperimentError: another session has taken the experiment over.
+            StorageError: the object store cannot be read or written now.
+        """
+        if self._owner is not None and self.folder.store is not None:
+            self._owner.check()
+            self.folder.store.delete(self.name)
+
     def close(self) -> None:
         self.log.close()
         self._let_go()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -157,10 +156,10 @@ class ExperimentFolder:
         """
         if self.store is None:
             return
-        remote = self.store.files(self.name, TRIALS_FOLDER)
         self.path.mkdir(parents=True, exist_ok=True)
         with locked(self.path / _TRANSFER_LOCK):
-            state = self._state()
+            # Listed under the lock: what a search that runs here brings meanwhile would seem newer there.
+            remote, state = self.store.files(self.name, TRIALS_FOLDER), self._state()
             # The database last: its artifacts are looked for where they are here.
             for name, mark in sorted(remote.items(), key=lambda item: item[0] == DATABASE):
                 target = inside(self.path, name)
@@ -181,11 +180,6 @@ class ExperimentFolder:
                 partial.replace(target)
                 state[name] = {"local": _local_mark(target), "remote": list(mark)}
                 self._save_state(state)
-
-    def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-        if self.store is not None:
-            self.store.delete(self.name)
 
     def _small_files(self, below: Path) -> list[Path]:
         """Files that belong to the store, but the log; never Ray's own, hidden ones, or the features."""

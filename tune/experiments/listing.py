@@ -93,7 +93,12 @@ def list_experiments(storage: Storage) -> list[ExperimentLine]:
 def _in_folder(folder: Path) -> Iterator[tuple[ExperimentLine, float]]:
     """Each experiment, and when something of it was last written."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        present = {name for name in (*_FILES, LOCK_FILE) if (path / name).is_file()}
+        try:
+            present = {name for name in (*_FILES, LOCK_FILE) if (path / name).is_file()}
+        except PermissionError as error:
+            note = f"cannot be read: {error.strerror}"
+            yield ExperimentLine(name=path.name, state="damaged", note=note), path.stat().st_mtime
+            continue
         if path.name.startswith(".") or not present:
             continue
         changed = max((path / name).stat().st_mtime for name in present)
@@ -133,6 +138,8 @@ def _line(folder: ExperimentFolder, present: Set[str], locked: bool | None, chan
         recent = unseen and time.time() - changed < _ALIVE_SECONDS
         return _whole_line(Experiment.read(folder), locked=bool(locked), recent=recent)
     except ExperimentError as error:
+        if locked and not folder.read(EVENTS_FILE):
+            return ExperimentLine(name=name, state="starting")
         problem = str(error)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = f"one of its files has unexpected content ({type(error).__name__}: {error})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ def settled(base: TrainConfig) -> TrainConfig:
     Raises:
         DataError: the data file is wrong.
     """
-    paths = {key: absolute_source(getattr(base, key)) for key in ("model", "data")}
+    model, data = absolute_source(base.model, MODEL_SHORT_NAMES), absolute_source(base.data)
+    paths = {"model": model, "data": data}
     for key in _OPTIONAL_PATHS:
         if (path := getattr(base, key)) is not None:
             paths[key] = str(_home_known(path).absolute())
@@ -45,9 +46,13 @@ def settled(base: TrainConfig) -> TrainConfig:
     return base if None in own or base.language in own else base.replace(language=own[0])
 
 
-def absolute_source(source: str) -> str:
-    """A path made absolute, since trials run in folders of their own; names of models and data sets unchanged."""
-    if source in MODEL_SHORT_NAMES:  # also where a folder here has that name
+def absolute_source(source: str, names: Collection[str] = ("demo",)) -> str:
+    """A path made absolute, since trials run in folders of their own; what is no path unchanged.
+
+    Args:
+        names: what is no path also where a folder here has that name.
+    """
+    if source in names:
         return source
     path = _home_known(source)
     return str(path.absolute()) if path.exists() or path.is_absolute() else source

@@ -176,5 +176,6 @@ def _credentials(shown: str) -> StorageError:
 
 
 def dated_name(stem: str) -> str:
-    """A name for an experiment where none is given: `stem` and the time."""
-    return f"{re.sub(r'[^A-Za-z0-9._-]', '-', stem)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    """A name for an experiment where none is given: `stem`, as far as it can be one, and the time."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("._-")[:80] or "search"
+    return f"{plain}-{datetime.datetime.now():%Y%m%d-%H%M%S}"

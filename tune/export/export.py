@@ -13,7 +13,7 @@ from rich.console import Console
 
 from trainer.config import TrainConfig
 from trainer.conversion.formats import Target, read_decoding
-from trainer.errors import ConfigError, DataError
+from trainer.errors import ConfigError, DataError, ModelError
 from trainer.files import whole_folder, write_whole
 from trainer.model.adapters import export_adapter, has_adapter
 from trainer.model.pretrained import find_model, load_model_config, model_path
@@ -88,7 +88,7 @@ def export_trial(
             exported = config.replace(model=str(partial))
             try:
                 rates, changed = _measure(saved, exported)
-            except DataError as error:
+            except (DataError, ModelError) as error:  # the data or the base model's folder may have gone
                 if point is not None:
                     raise
                 say(

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 import statistics
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,6 +30,7 @@ from tune.search.finalists import (
 from tune.search.records import Trial, trial_of
 from tune.search.searcher import EarlierTrial, optuna_trial
 from tune.util.console import short_source
+from tune.util.errors import error_line
 
 if TYPE_CHECKING:
     from tune.experiments.folder import ExperimentFolder
@@ -315,10 +315,9 @@ class Analysis(Experiment):
         return f"All {count} trials diverged" if count > 1 else "The only trial that was measured diverged"
 
 
-def last_line(error: str | None) -> str:
+def short_error(error: str | None) -> str:
     """The line of an error that says what it was."""
-    lines = [line.strip() for line in (error or "").splitlines() if line.strip()]
-    text = lines[-1] if lines else "no reason is known"
+    text = error_line(error).strip() if error else "no reason is known"
     return text if len(text) <= 200 else f"{text[:199]}…"
 
 
@@ -340,7 +339,7 @@ def analyse(
     stage = _find_stage(saved, ended=ended)
     if stage not in ("running", "unfinished"):
         for run in saved.state.runs:
-            _close(run)
+            _close(run, saved.state.last_event_time)
     return Analysis(folder=folder, state=saved.state, stage=stage, storage_option=storage_option, audio=audio)
 
 
@@ -356,8 +355,8 @@ def _find_stage(saved: Experiment, *, ended: bool) -> Stage:
     return "running" if running else "interrupted"
 
 
-def _close(run: Trial) -> None:
+def _close(run: Trial, now: float) -> None:
     """Name the end of a run that nobody goes on with: what was decided of it, else that it was broken off."""
     if run.status == "running":
-        run.pause(time.time())
+        run.pause(now)
         run.status = "interrupted" if run.outcome == "running" else run.outcome

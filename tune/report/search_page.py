@@ -9,7 +9,7 @@ from trainer.scoring.translation import TRANSLATE
 from tune.experiments.results import average_line, guards_line
 from tune.pages.page import Cell, render_page
 from tune.report.advice.rules import advise
-from tune.report.analysis import LEAST_TRIALS, Analysis, last_line
+from tune.report.analysis import LEAST_TRIALS, Analysis, short_error
 from tune.report.costs import Costs, find_costs, more_text
 from tune.report.figures import draw_curves, draw_parallel, draw_slices
 from tune.report.scales import tell
@@ -247,7 +247,7 @@ def _trial_row(analysis: Analysis, trial: Trial, names: Sequence[str], *, with_c
 
 def _why(trial: Trial) -> str:
     if trial.status == "failed":
-        return last_line(trial.error)
+        return short_error(trial.error)
     return trial.stop.describe() if trial.stop else ""
 
 

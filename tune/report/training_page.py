@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tune.pages.page import Cell, render_page
-from tune.report.analysis import Analysis, last_line
+from tune.report.analysis import Analysis, short_error
 from tune.report.figures import draw_training
 from tune.report.scales import tell
 from tune.report.shared import shared_parts, tiles
@@ -36,7 +36,7 @@ def training_page(analysis: Analysis) -> str:
         lead,
         task=analysis.state.task,
         tiles=tiles(analysis, f"validation WER{interval}"),
-        error=last_line(trial.error) if trial is not None and trial.error else "",
+        error=short_error(trial.error) if trial is not None and trial.error else "",
         curve=draw_training(analysis),
         evaluations=rows,
         best=best,

@@ -86,9 +86,11 @@ def finish_if_left(folder: ExperimentFolder, say: Callable[[str], None], storage
 
 
 def _is_left(folder: ExperimentFolder) -> bool:
-    """Whether the end is owed, and no process comes to it; raises `ExperimentError` for a damaged log."""
+    """Whether the end is owed, and no process comes to it, as far as the disk knows locks; raises `ExperimentError` for
+    a damaged log.
+    """
     begun, runs = (folder.path / EVENTS_FILE).is_file(), is_locked(folder.path / LOCK_FILE)
-    return begun and not runs and only_end_is_left(Experiment.read(folder).state)
+    return begun and runs is False and only_end_is_left(Experiment.read(folder).state)
 
 
 def find_finished(name: str | None, storage: Storage) -> ExperimentFolder:

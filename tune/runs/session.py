@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from tune.cluster.session import alive_nodes, check_shared, gpu_precision, joine
 from tune.experiments.events import Baseline, Data, Prepared, SearchEnded, SessionStarted
 from tune.experiments.experiment import OpenExperiment
 from tune.experiments.folder import DROPPED_FILE, RESULTS_FILE, SPACE_FILE, SPLITS_FILE
+from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.results import write_results
 from tune.runs.data import load_guards, load_table, prepare_features, prepare_guards, what_clips_show
 from tune.runs.finish import finish
@@ -189,6 +191,8 @@ class Session:
                 yield
             except BaseException:
                 self.tracking.stop()  # it may still be writing there
+                with contextlib.suppress(ExperimentError, StorageError):  # what is told is why nothing began
+                    experiment.discard()
                 raise
         self._follow()
 
@@ -421,7 +425,7 @@ def _new_folder(plan: Plan) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        plan.experiment_folder.remove()
+        shutil.rmtree(plan.folder, ignore_errors=True)
         for path in made[1:]:
             if not any(path.iterdir()):
                 path.rmdir()

@@ -190,12 +190,17 @@ def test_the_card_compares_on_the_same_clips(search: Search, capsys: Any) -> Non
     assert found["evaluations"]["test"]["after"]["clips"] == len(search.splits["test"])
 
 
+@pytest.mark.parametrize("gone", ["data", "model"])
 def test_where_the_data_is_gone_a_trial_is_beside_the_base_model_in_its_own_window(
-    search: Search, capsys: Any
+    gone: str, search: Search, capsys: Any
 ) -> None:
     base = Experiment.read(ExperimentFolder("made", search.made)).state.baseline
     change_settings(search.made, baseline=dataclasses.replace(base, trial_rates={**base.rates, "wer": 75.0}))
-    search.table.unlink()
+    if gone == "data":
+        search.table.unlink()
+    else:
+        config = Experiment.read(ExperimentFolder("made", search.made)).settings.train_config
+        change_settings(search.made, train_config={**config, "model": str(search.table.with_name("gone"))})
     found, _ = search.export()
     rates = found["evaluations"]["validation"]
     assert (rates["before"]["wer"], rates["after"]["wer"], rates["after"]["cer"]) == (75.0, 60.0, 20.0)

@@ -118,6 +118,27 @@ def test_how_it_ended(
     assert line.kind == kind
 
 
+def test_one_that_starts_and_one_that_cannot_be_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("starting", "closed"):
+        (tmp_path / name).mkdir()
+        for file in ("experiment.yaml", EVENTS_FILE):
+            (tmp_path / name / file).touch()
+    is_file = Path.is_file
+
+    def refuse(path: Path) -> bool:
+        if path.parent.name == "closed":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with lock(tmp_path / "starting"):
+        lines = of(tmp_path)
+    assert lines["starting"].state == "starting"
+    assert (lines["closed"].state, lines["closed"].note) == ("damaged", "cannot be read: Permission denied")
+
+
 def change_line(folder: Path, change: Callable[[bytes], bytes]) -> None:
     """Of the log, the fifth one."""
     log = folder / EVENTS_FILE

@@ -1,5 +1,6 @@
 """One session at a time writes to an experiment in a bucket: two machines, each with a disk of its own."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -7,11 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from made_experiments import measured
 from mlflow_server import wait_for
+from plans import search_plan
 from s3_server import S3Server, give_keys, s3_server
 
 from tune.experiments.checkpoint_files import CheckpointFiles
@@ -31,6 +34,7 @@ from tune.experiments.object_stores.object_store import ObjectStore, StorageErro
 from tune.experiments.options import SearchOptions
 from tune.experiments.storage import Storage
 from tune.runs.final_round import remove_dropped
+from tune.runs.session import Session
 from tune.util.errors import ExperimentError
 
 LOG = f"one/{EVENTS_FILE}"
@@ -256,3 +260,35 @@ def test_a_line_that_is_being_written_stays_here(s3: str, opened: Callable[..., 
     first.upload()
     assert find_experiment("one", Storage.parse(s3)).path == first.folder.path
     assert (first.folder.path / EVENTS_FILE).read_bytes() == whole + b'{"half'
+
+
+def test_a_new_search_that_is_refused_leaves_the_one_of_its_name_alone(
+    s3: str, opened: Callable[..., OpenExperiment], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its name was free when it was planned, minutes before. It deleted the other one, checkpoints and all."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
+    session: Any = SimpleNamespace(plan=search_plan(Storage.parse(s3), "one", space="lr_batch"), data=None)
+    first = opened(s3, "a")
+    begin(first)
+    first.upload()
+    with pytest.raises(ExperimentError, match="runs it"), Session.new_experiment(session):
+        raise AssertionError
+    assert told(ObjectStore(s3)) == []
+    assert not session.plan.folder.exists()
+
+
+def test_nothing_is_left_of_a_new_search_that_fails(
+    s3: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a"))
+    session: Any = SimpleNamespace(
+        plan=search_plan(Storage.parse(s3), "one", space="lr_batch"), splits=b"clips"
+    )
+    session.data, session.stack = SimpleNamespace(drops=[]), contextlib.ExitStack()
+    session.tracking = SimpleNamespace(start=lambda: None, stop=lambda: None)
+    with session.stack, pytest.raises(KeyError), Session.new_experiment(session):
+        session._experiment.upload()
+        assert "splits.parquet" in ObjectStore(s3).files("one")
+        raise KeyError
+    assert ObjectStore(s3).files("one") == {}
+    assert not session.plan.folder.exists()

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -17,11 +18,13 @@ from made_experiments import MadeLog
 from mlflow_server import wait_for
 from s3_server import KEYS, S3Server, give_keys, s3_server
 
+from trainer.config import TrainConfig
 from tune.experiments.experiment import Experiment, find_experiment
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri
 from tune.experiments.object_stores.object_store import ObjectStore, StorageError
-from tune.experiments.storage import Storage
+from tune.experiments.paths import settled
+from tune.experiments.storage import EXPERIMENT_NAME, Storage, dated_name
 from tune.runs.uploader import Uploader
 from tune.tracking.mlflow_connection import open_store
 from tune.util.errors import ExperimentError
@@ -181,6 +184,47 @@ def test_a_copy_that_is_written_here_is_not_replaced(server: S3Server) -> None:
     ObjectStore(server.uri("kept")).write("one/experiment.yaml", b"by another machine")
     folder.download()
     assert (folder.path / "experiment.yaml").read_text() == "by another machine"
+
+
+def test_a_copy_is_not_replaced_by_what_is_brought_while_it_is_looked_at(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report beside a running search took its newest file for older than the store's."""
+    folder = Storage.parse(server.uri("beside")).experiment("one")
+    folder.path.mkdir(parents=True)
+    file = folder.path / "progress.jsonl"
+    file.write_text("1\n")
+    folder.upload()
+    listed, bringing = folder.store.files, threading.Thread(target=folder.upload)
+
+    def files(*words: str) -> dict[str, Any]:
+        found = listed(*words)
+        time.sleep(1.1)
+        file.write_text("1\n2\n")
+        bringing.start()
+        bringing.join(2)
+        file.write_text("1\n2\n3\n")
+        return found
+
+    monkeypatch.setattr(folder.store, "files", files)
+    folder.download()
+    bringing.join()
+    assert file.read_text() == "1\n2\n3\n"
+
+
+def test_a_name_from_a_file_is_one_that_an_experiment_can_have() -> None:
+    for stem in ("прастора", "_x", ".x", "a" * 300, "lr_batch"):
+        assert EXPERIMENT_NAME.fullmatch(dated_name(stem))
+    assert dated_name("lr_batch").startswith("lr_batch-20")
+
+
+def test_a_data_folder_may_have_the_name_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("small", "demo"):
+        Path(name).mkdir()
+    found = settled(TrainConfig(data="small", model="small"))
+    assert (found.data, found.model) == (str(tmp_path / "small"), "small")
+    assert settled(TrainConfig(data="demo")).data == "demo"
 
 
 def test_the_server_goes_away_and_comes_back() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tune.experiments.events import Baseline, CutShort, Entry, SearchEnded
 from tune.experiments.results import more_of, parse_clips, results_of, write_results
 from tune.experiments.warm_start import read_warm_start
 from tune.report.advice.settings import at_bounds
+from tune.report.advice.trials import trials_failed
 from tune.report.analysis import Analysis, analyse
 from tune.report.costs import find_costs
 from tune.report.figures import draw_parallel
@@ -307,3 +309,22 @@ def test_a_warm_start_takes_trials_relative_to_the_base_model_in_their_window(wi
     space = windows.saved.space
     assert space is not None
     assert read_warm_start(windows.saved, [space], settings).baseline == 30.0
+
+
+def test_a_killed_search_has_taken_no_time_since(tmp_path: Path) -> None:
+    trials = [made_trial(number, [40.0, 20.0, 10.0 + number]) for number in (1, 2)]
+    folder = write_experiment(tmp_path, trials, state="killed", began=time.time() - 7 * 86400)
+    assert sum(trial.elapsed for trial in analyse(folder).trials) < 3600
+
+
+def test_an_error_is_told_as_on_the_screen(tmp_path: Path) -> None:
+    """Its last line has Ray's "out of memory", for which smaller batches were advised."""
+    monitor = (
+        "Failure # 1 (occurred at 2026-01-01_12-00-00)\nTask was killed due to the node running low on memory.\n"
+        "Memory on the node (IP: 10.0.0.7, ID: x) was 15 GB / 16 GB\n"
+        "Refer to the documentation on how to address the out of memory issue: x"
+    )
+    known = analysed(tmp_path, [made_trial(number, [], error=monitor) for number in (1, 2)])
+    (told,) = trials_failed(known)
+    assert "main memory (RAM) ran out on node 10.0.0.7" in told.seen
+    assert told.follows == ""

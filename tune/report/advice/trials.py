@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tune.report.advice.advice import Advice
-from tune.report.analysis import Analysis, last_line
+from tune.report.analysis import Analysis, short_error
 
 _FAILED_SHARE = 0.1
 """Share of the trials that failed from which that is told; two failures at least."""
@@ -20,7 +20,7 @@ def trials_failed(analysis: Analysis) -> Iterator[Advice]:
     failed = [trial for trial in trials if trial.status == "failed"]
     if len(failed) < min(2, len(trials)) or len(failed) < _FAILED_SHARE * len(trials) or not failed:
         return
-    errors = Counter(last_line(trial.error).replace("`", "'") for trial in failed)
+    errors = Counter(short_error(trial.error).replace("`", "'") for trial in failed)
     ((error, count),) = errors.most_common(1)
     memory = "out of memory" in error.lower()
     if len(failed) == 1:
