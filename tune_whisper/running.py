@@ -25,7 +25,7 @@ from trainer.errors import UserError
 from tune.search.records import Trial
 from tune.util.errors import SpaceError, option_words
 from tune_whisper.experiment import Experiment, load_experiment
-from tune_whisper.keywords import in_keywords
+from tune_whisper.keywords import WORDS, in_keywords
 from tune_whisper.notebook import in_notebook, live_output, progress_page, small_table
 
 if TYPE_CHECKING:
@@ -153,10 +153,8 @@ def _run(function: Callable[..., Experiment], given: Mapping[str, Any]) -> Exper
     own = ("space", "config", "quiet", "on_trial_end")
     space, config, quiet, on_trial_end = (options.pop(name, None) for name in own)
     # They may hold passwords, and everybody on the machine sees a process's arguments.
-    addresses = {"TUNE_WHISPER_NOTIFY": "notify", "MLFLOW_TRACKING_URI": "tracking_uri"}
-    variables = {
-        variable: str(uri) for variable, name in addresses.items() if (uri := options.pop(name, None))
-    }
+    addresses = {name: options.pop(name, None) for name in ("notify", "tracking_uri")}
+    variables = {WORDS: json.dumps(option_words(**addresses))}
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "space.yaml" if isinstance(space, Mapping) else None
         if made is not None:

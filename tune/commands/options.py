@@ -230,7 +230,8 @@ def add_vertex(group: Any, when: str = "") -> None:
 def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The arguments that are options as `SearchOptions.changed` takes them, as far as they are given.
 
-    But for settings and guards, which are parsed; with the addresses that the environment has.
+    But for settings and guards, which are parsed; with the addresses that the environment has. What is resumed has
+    its MLflow store.
     """
     from tune.experiments.options import SearchOptions
 
@@ -238,6 +239,8 @@ def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
     names |= {"gpus_per_worker", "cpus_per_worker"}
     given = {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
     for name, variable in (("tracking_uri", "MLFLOW_TRACKING_URI"), ("notify", "TUNE_WHISPER_NOTIFY")):
+        if name == "tracking_uri" and arguments.resume:
+            continue
         if name not in given and os.environ.get(variable):
             given[name] = os.environ[variable]
     return given

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import datetime
 import difflib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, TypeAlias
@@ -19,7 +18,7 @@ from trainer.model.adapters import with_base
 from tune.experiments.events import Prepared
 from tune.experiments.folder import EVENTS_FILE, SPACE_FILE, SPLITS_FILE, ExperimentFolder, feature_cache
 from tune.experiments.log import ExperimentLog, fold
-from tune.experiments.mlflow_store import default_tracking_uri, sqlite_path
+from tune.experiments.mlflow_store import default_tracking_uri, sqlite_path, with_password
 from tune.experiments.object_stores.object_store import StorageError
 from tune.experiments.object_stores.owner import Owner
 from tune.experiments.state import SearchState
@@ -27,7 +26,6 @@ from tune.search.records import Trial
 from tune.space.space import SearchSpace, parse_space
 from tune.util.errors import ExperimentError, SpaceError
 from tune.util.files import LockedError, own_lock
-from tune.util.redact import without_password
 
 if TYPE_CHECKING:
     from tune.experiments.storage import Storage
@@ -86,8 +84,7 @@ class Experiment:
         uri = self.state.options.tracking_uri or default_tracking_uri(self.folder.mlflow_home)
         database = sqlite_path(uri)
         if database is None:
-            known = os.environ.get("MLFLOW_TRACKING_URI", "")
-            return known if without_password(known) == uri else uri
+            return with_password(uri)
         if self.state.options.tracking_uri and not database.exists():
             raise ExperimentError(f"experiment {self.name!r}: its MLflow store {database} is gone")
         return uri

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from tune.util.errors import TrackingError
-from tune.util.redact import hide_password
+from tune.util.redact import hide_password, without_password
 
 DATABASE = "mlflow.db"
 """The SQLite store: one for all experiments of a folder; an experiment of a bucket has its own, which goes with it."""
@@ -58,6 +59,12 @@ def relocate_artifacts(database: Path) -> None:
                 here = before.startswith("file://") and (root / unquote(after.partition("/")[0])).is_dir()
                 if here and location != new:
                     connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (new, row))
+
+
+def with_password(uri: str) -> str:
+    """An address that was kept without one, with the password that MLFLOW_TRACKING_URI has for it."""
+    known = os.environ.get("MLFLOW_TRACKING_URI", "")
+    return known if without_password(known) == uri else uri
 
 
 def absolute_tracking_uri(uri: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from trainer.scoring.objectives import objective_value
 from tune.experiments.experiment import Experiment, OpenExperiment, find_experiment
+from tune.experiments.mlflow_store import with_password
 from tune.experiments.options import TRIAL, Kind, SearchOptions, resume_command
 from tune.experiments.paths import absolute_guards, settled
 from tune.experiments.storage import Storage
@@ -67,7 +68,8 @@ def resume(
             raise ExperimentError(
                 f"--resume {name}: its {kind} never started a trial; remove {folder.address} and start again"
             )
-        options = state.options.changed(given)
+        kept = state.options.tracking_uri
+        options = state.options.changed({"tracking_uri": kept and with_password(kept), **given})
         options = dataclasses.replace(options, guard=absolute_guards(options.guard, experiment.base.data))
         base, session = experiment.base, state.session
         if base.precision == "auto" and session is not None:  # as it was decided when the experiment began

@@ -292,3 +292,14 @@ def test_nothing_is_left_of_a_new_search_that_fails(
         raise KeyError
     assert ObjectStore(s3).files("one") == {}
     assert not session.plan.folder.exists()
+
+
+def test_checkpoints_that_were_put_aside_go_in_the_end(
+    s3: str, opened: Callable[..., OpenExperiment]
+) -> None:
+    files, store = CheckpointFiles(opened(s3, "a").folder), ObjectStore(s3)
+    store.write("one/trials/001/checkpoint_1/weights", b"x")
+    files.remove_unnamed([], remove=False)
+    assert "trials/001/aside_checkpoint_1/weights" in store.files("one")
+    files.remove_unnamed([], remove=True)
+    assert not [name for name in store.files("one") if name.startswith("trials")]

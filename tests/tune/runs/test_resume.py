@@ -185,3 +185,24 @@ def test_on_another_machine_features_go_where_they_can(tmp_path: Path) -> None:
     resumed.experiment.close()
     for plan in (resumed.plan, training_plan("--storage", storage.text, "--from", "made")):
         assert plan.base.cache_dir == str(storage.feature_cache)
+
+
+def test_what_is_resumed_keeps_its_mlflow_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that was set for something else moved it, the runs of the session before left half done."""
+    trials = [made_trial(1, [50.0, 30.0, 12.0]), made_trial(2, [55.0])]
+    folder = write_experiment(tmp_path, trials, asked=3, state="interrupted")
+    storage, words = Storage.parse(tmp_path), ["--resume", "made", "--trials", "3"]
+
+    def store(uri: str, *more: str) -> str | None:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        found = resume("made", storage, read_options(search_parser().parse_args([*words, *more])))
+        found.experiment.close()
+        return found.plan.options.tracking_uri
+
+    assert store("sqlite:////tmp/other.db") is None
+    assert store("", "--tracking-uri", "sqlite:////tmp/b.db") == "sqlite:////tmp/b.db"
+    log = MadeLog(folder.path, tracking_uri="http://host:5000")
+    log.session(trials=3)
+    log.close()
+    assert store("http://other:5000") == "http://host:5000"
+    assert store("http://me:secret@host:5000") == "http://me:secret@host:5000"
