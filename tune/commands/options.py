@@ -106,20 +106,22 @@ def hand_out(
     """
     from tune.util.console import make_console, say
 
-    console = make_console()
-    if arguments.json:
-        print(json.dumps(content, ensure_ascii=False, allow_nan=False))
-    else:
-        show(console)
-    folder = arguments.output
+    console, folder = make_console(), arguments.output
+    try:
+        if arguments.json:
+            print(json.dumps(content, ensure_ascii=False, allow_nan=False))
+        else:
+            show(console)
+    finally:  # also where nobody reads on, or the terminal cannot show a letter
+        if folder is not None:
+            with writing(f"--output {folder}"):
+                folder.mkdir(parents=True, exist_ok=True)
+                text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
+                write_whole(folder / json_file, f"{text}\n")
+                for name, make in files.items():
+                    write_whole(folder / name, make())
     if folder is None:
         return
-    with writing(f"--output {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
-        write_whole(folder / json_file, f"{text}\n")
-        for name, make in files.items():
-            write_whole(folder / name, make())
     shown = make_console(error=True) if arguments.json else console
     say(shown, f"written   {', '.join(str(folder / name) for name in (json_file, *files))}")
 

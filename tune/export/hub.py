@@ -12,6 +12,7 @@ from trainer.errors import UserError
 from trainer.model.pretrained import no_answer
 from tune.experiments.models import SETTINGS_FILE
 from tune.experiments.paths import without_paths
+from tune.export.export import ADAPTER_FOLDER
 from tune.export.model_card import PLACE
 from tune.util.errors import first_line
 from tune.util.files import read_object
@@ -19,6 +20,7 @@ from tune.util.files import read_object
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 """What an earlier push may have left and this one has not: `from_pretrained` could load it in place of the new."""
 _NEVER = (".*", "*/.*")
+_WITH_PATHS = (SETTINGS_FILE, f"{ADAPTER_FOLDER}/adapter_config.json")
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
 
 
@@ -57,14 +59,15 @@ def push_to_hub(folder: Path, repo: str, *, private: bool = False, message: str)
             repo_id=whole,
             folder_path=folder,
             commit_message=message,
-            ignore_patterns=[*_NEVER, card.name, SETTINGS_FILE],
+            ignore_patterns=[*_NEVER, card.name, *_WITH_PATHS],
             delete_patterns=list(_WEIGHTS),
         )
         texts = {}
         if card.is_file():
             texts[card.name] = card.read_text(encoding="utf-8").replace(PLACE, whole)
-        if settings := read_object(folder / SETTINGS_FILE):
-            texts[SETTINGS_FILE] = json.dumps(without_paths(settings), indent=2) + "\n"
+        for name in _WITH_PATHS:
+            if settings := read_object(folder / name):
+                texts[name] = json.dumps(without_paths(settings), indent=2) + "\n"
         changed = [CommitOperationAdd(name, text.encode()) for name, text in texts.items()]
         if changed:
             api.create_commit(repo_id=whole, operations=changed, commit_message=message)

@@ -82,6 +82,16 @@ def refusal(found: tuple[int, str]) -> str:
     return line
 
 
+def test_adapters_name_their_base_model_without_its_path(hub: Hub, push: Push, model: Path) -> None:
+    (model / "adapter").mkdir()
+    (model / "adapter" / "adapter_config.json").write_text(
+        '{"base_model_name_or_path": "/home/me/base", "r": 8}'
+    )
+    assert push("my-model", "whisper-be") == (0, "")
+    there = hub.root / "models" / "me" / "whisper-be" / "main" / "adapter" / "adapter_config.json"
+    assert json.loads(there.read_text()) == {"base_model_name_or_path": "base", "r": 8}
+
+
 def test_pushed_and_loaded_again(hub: Hub, push: Push, model: Path) -> None:
     """Byte for byte, by transformers itself and by what fetches models for a training."""
     assert push("my-model", "whisper-be") == (0, "")

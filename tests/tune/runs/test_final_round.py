@@ -166,6 +166,19 @@ def test_whoever_finds_the_end_undone_does_it(tmp_path: Path) -> None:
         resume("x", search.storage, {})
 
 
+def test_where_the_disk_knows_no_locks_nobody_comes_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report wrote the end of a search that was still measuring: two processes wrote one log."""
+    search = Search(tmp_path, finalists=0)
+    search.train_all(t001=30.0, t002=31.0)
+    monkeypatch.setattr("trainer.files._lock", lambda *_: None)
+    before = (search.folder / EVENTS_FILE).read_bytes()
+    find_finished("x", search.storage)
+    assert (search.folder / EVENTS_FILE).read_bytes() == before
+    search.experiment.close()
+
+
 def test_all_weights_stay_where_that_is_asked_for(tmp_path: Path) -> None:
     search = Search(tmp_path, finalists=0, keep_checkpoints="all")
     search.train_all(t001=30.0, t002=31.0)
