@@ -50,6 +50,7 @@ def probe_step(config: TrainConfig, data: PreparedData, *, seconds: float) -> fl
         evaluations=2,  # so that the weights are averaged
         evaluate_at=None,
         learning_rate=_HARMLESS_RATE,
+        scheduler_type="constant",  # a polynomial one ends above that
         log_every_seconds=0.0,
         # That of the whole data, of which these are only a few clips.
         audio_window=min(30.0, max(1.0, _window(config, data) / FRAMES_PER_SECOND)),

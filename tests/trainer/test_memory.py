@@ -213,6 +213,11 @@ def test_the_clips_with_the_longest_texts_in_the_window_of_all(
     assert passes.sizes[-1] == len(split) + 2
 
 
+@pytest.mark.parametrize("schedule", ["polynomial", "warmup_stable_decay"])
+def test_every_schedule_has_a_time(schedule: str, small_config: TrainConfig, data: PreparedData) -> None:
+    assert probe_step(small_config.replace(scheduler_type=schedule), data, seconds=0.0)
+
+
 def test_a_model_whose_loss_is_no_number(
     small_config: TrainConfig, data: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:

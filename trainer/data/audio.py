@@ -93,6 +93,8 @@ class AudioFile:
         self.cancelled = False
         """Whether channels cancel each other somewhere, so that one of them stands for all there."""
         self._rest = self.stream()
+        self._failure: AudioError | None = None
+        """Why nothing more can be decoded."""
         self._blocks: list[np.ndarray] = []
         self._first = self._end = 0  # samples before the blocks, and up to their end
 
@@ -141,7 +143,14 @@ class AudioFile:
         start = round(span.start * SAMPLE_RATE)
         end = None if span.end is None else round(span.end * SAMPLE_RATE)
         while end is None or self._end < end:
-            if (block := next(self._rest, None)) is None:
+            if self._failure is not None:
+                raise self._failure
+            try:
+                block = next(self._rest, None)
+            except AudioError as error:
+                self._failure = error
+                raise
+            if block is None:
                 break
             self._blocks.append(block)
             self._end += len(block)

@@ -98,13 +98,13 @@ def make_normalizers(
 
 def as_one(normalizers: Sequence[Normalizer]) -> Normalizer:
     """Several normalisers as reports name them; the rates of words and of characters are shown as WER."""
-    different = list({one.name: one for one in normalizers}.values())
+    different = list({(one.name, one.unit): one for one in normalizers}.values())
     if len(different) == 1:
         return different[0]
     units = {one.unit for one in different}
     return dataclasses.replace(
         different[0],
-        name=", ".join(one.name for one in different),
+        name=", ".join(dict.fromkeys(one.name for one in different)),
         unit=units.pop() if len(units) == 1 else "words",
         description="; ".join(dict.fromkeys(one.description for one in different)),
     )

@@ -8,7 +8,7 @@ import pytest
 import soundfile
 from make_data import pitch_of, tone
 
-from trainer.data.audio import AudioError, AudioFile, AudioSource, DecodedAudio, decode_each, read_audio
+from trainer.data.audio import AudioError, AudioFile, AudioSource, DecodedAudio, Span, decode_each, read_audio
 
 FORMATS = (
     "wav.PCM_16 wav.FLOAT wav.PCM_24 wav.PCM_U8 wav.ULAW wav.IMA_ADPCM aiff.PCM_16 caf.FLOAT flac.PCM_16"
@@ -155,6 +155,24 @@ def test_bytes_around_the_samples_are_no_sound() -> None:
     assert read_audio(tag + encoded(1.0, "MP3")).size == pytest.approx(16_000, abs=600)
     with pytest.raises(AudioError):  # not half of what is in it
         read_audio(encoded(1.0, "WAV") * 2)
+
+
+def test_all_parts_of_a_recording_that_cannot_be_read_have_its_error(tmp_path: Path) -> None:
+    """Those after the first were said to hold no sound, or to end after the recording."""
+    spans = [Span(second, second + 2) for second in (0, 6, 8)]
+    found = [
+        one for _, one in decode_each(AudioSource(tmp_path / "missing.wav", None, span) for span in spans)
+    ]
+    assert {one.reason for one in found if isinstance(one, AudioError)} == {"unreadable_audio"}
+    samples = tone(12.0)
+    samples[7 * 16_000] = np.nan
+    soundfile.write(tmp_path / "clip.wav", samples, 16_000, subtype="FLOAT")
+    sound, *found = [
+        one for _, one in decode_each(AudioSource(tmp_path / "clip.wav", None, span) for span in spans)
+    ]
+    assert isinstance(sound, DecodedAudio)
+    assert [str(one) for one in found] == [str(found[0])] * 2
+    assert [one.reason for one in found if isinstance(one, AudioError)] == ["unreadable_audio"] * 2
 
 
 @pytest.mark.parametrize("channels", [2, 4])

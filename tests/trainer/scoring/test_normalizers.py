@@ -13,7 +13,7 @@ from trainer.data.text import CURRENCIES, has_words, prepare_target
 from trainer.languages import CODES, WITHOUT_SPACES
 from trainer.model.processor import load_processor
 from trainer.scoring.language_rules import EARLY, LATE, RULES
-from trainer.scoring.normalizers import make_normalizer, normalize, unit_note
+from trainer.scoring.normalizers import as_one, make_normalizer, normalize, unit_note
 from trainer.scoring.scores import count_rates
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "scoring.md"
@@ -259,3 +259,11 @@ def test_whoever_writes_what_was_taught_makes_no_error(text: str, language: str,
     except ValueError:  # only signs are left of it: it is in no rate
         return
     assert set(found.values()) == {0.0}
+
+
+def test_words_and_characters_together_are_words() -> None:
+    """With `normalizer=whisper` all have one name, and the last clip's language decided."""
+    kinds = [make_normalizer(TrainConfig(language=code, normalizer="whisper")) for code in ("en", "zh")]
+    for several in (kinds, kinds[::-1]):
+        assert (as_one(several).unit, as_one(several).name) == ("words", kinds[0].name)
+    assert as_one(kinds[1:]).unit == "characters"

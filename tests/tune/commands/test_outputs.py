@@ -43,10 +43,9 @@ def test_nobody_reads_or_the_disk_is_full(unbuffered: dict[str, str], tmp_path: 
 
 def test_files_are_written_also_where_the_output_cannot_be(tmp_path: Path) -> None:
     """What hours of decoding have found was lost with it."""
-    with open("/dev/full", "w") as full:
-        process = start(
-            "tune", *"inspect --data demo --sample 2 --output out".split(), stdout=full, cwd=tmp_path
-        )
+    words = ["inspect", "--data", "demo", "--sample", "2", "--output", "out"]
+    with Path("/dev/full").open("w") as full:
+        process = start("tune", *words, stdout=full, cwd=tmp_path)
         assert "No space left on device" in process.communicate(timeout=100)[1]
     assert process.returncode == 1
     assert {path.suffix for path in (tmp_path / "out").iterdir()} >= {".json", ".html"}
