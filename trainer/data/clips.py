@@ -221,6 +221,9 @@ def _given(config: TrainConfig, origin: Origin, window: float | None) -> _Given:
     if config.splits is None:
         check_usable(config, _drops(silent), left=usable)
     stream = look_at(config, shards, wanted) if config.streaming else None
+    for column, values in stream.wanted.items() if stream else ():
+        if column not in wanted:
+            notes.append(f"of several languages, training clips with {column}={'/'.join(values)}")
     return _Given(origin.source, config, usable, silent, name_source(origin.source, notes), stream)
 
 

@@ -90,6 +90,31 @@ def test_rows_of_no_use_do_not_come(small_config: TrainConfig, tmp_path: Path) -
     assert found.epoch_samples == len(wanted), "an epoch is the clips that are used"
 
 
+def test_only_the_language_of_the_model_is_streamed(small_config: TrainConfig, tmp_path: Path) -> None:
+    """Where the other splits have no other one, too."""
+    rows = {split: demo_rows(split, count) for split, count in CLIPS.items()}
+    for number, row in enumerate(row for some in rows.values() for row in some):
+        row["locale"] = "ru" if number < CLIPS["train"] and number % 2 else "en"
+    folder = write_shards(tmp_path / "shards", rows=rows)
+    table = load_clips(streaming(small_config, folder))
+    found = table.stream
+    assert "of several languages, training clips with locale=en" in table.notes
+    wanted = {row["text"] for row in rows["train"] if row["locale"] == "en"}
+    assert {clip.text for clip in itertools.islice(found.clips(0, 4), 2 * len(wanted))} == wanted
+
+
+def test_a_stream_of_which_nothing_is_seen_at_first_is_refused(
+    small_config: TrainConfig, tmp_path: Path
+) -> None:
+    """An hour of it counted as 3.6 million clips."""
+    rows = {split: demo_rows(split, count) for split, count in {**CLIPS, "train": 80}.items()}
+    for number, row in enumerate(row for some in rows.values() for row in some):
+        row["quality"] = "bad" if number < 70 else "good"
+    folder = write_shards(tmp_path / "shards", rows=rows, shards=1)
+    with pytest.raises(DataError, match="none of the first 64 rows of the training split can be used"):
+        load_clips(streaming(small_config, folder, row_filter="quality=good"))
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [

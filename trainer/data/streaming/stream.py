@@ -21,7 +21,14 @@ import pyarrow.parquet as pq
 from trainer.config import TrainConfig
 from trainer.data.audio import SAMPLE_RATE, AudioError, AudioSource, decode_each
 from trainer.data.cache import found_or_built
-from trainer.data.columns import cell_text, find_audio_column, find_text_column, select_parts, transcript
+from trainer.data.columns import (
+    cell_text,
+    find_audio_column,
+    find_text_column,
+    language_filter,
+    select_parts,
+    transcript,
+)
 from trainer.data.drops import check_tokens, is_usable
 from trainer.data.embedded import find_file
 from trainer.data.sources import BUCKETS, SPLIT_ALIASES
@@ -228,9 +235,15 @@ def look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]]
             f"data={config.data!r}: columns {' and '.join(times)} say that rows are parts of recordings, which cannot "
             "be streamed; set segment_columns=null if they are not"
         )
-    select_parts([(table, range(len(rows)))], wanted)  # raises where a column is missing
+    seen = select_parts([(table, range(len(rows)))], wanted)  # raises where a column is missing
+    wanted = {**wanted, **language_filter(config, seen, wanted)[0]}
     stream = TrainStream(config, shards, audio, text, wanted, 0, 0.0)
     clips = list(filter(None, map(stream._clip, rows)))
+    if not clips:
+        raise DataError(
+            f"data={config.data!r}: none of the first {len(rows)} rows of the training split can be used"
+            f"{f' with {wanted}' if wanted else ''}, so that nothing is known of its clips; shuffle the shards"
+        )
     check_tokens(config, [(clip.name, clip.text) for clip in clips])
     size = sum(len((row.get(name) or {}).get("bytes") or b"") for row in rows for name in sounds)
     decoded = [
@@ -238,7 +251,7 @@ def look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]]
         for _, one in decode_each(clip.audio for clip in clips)
     ]
     seconds = [one for one in decoded if isinstance(one, float)]
-    if clips and not seconds:
+    if not seconds:
         raise DataError(
             f"data={config.data!r}: none of the first {len(clips)} training clips can be decoded (the first is "
             f"{clips[0].name}: {decoded[0]})"
@@ -247,7 +260,7 @@ def look_at(config: TrainConfig, shards: Shards, wanted: Mapping[str, list[str]]
     if len(rows) == SAMPLE:
         with stream_errors(config):
             estimate = estimate_rows(shards.files, shards.options, size / len(rows))
-    n_clips, mean = max(1, round(estimate * len(clips) / len(rows))), sum(seconds) / max(1, len(seconds))
+    n_clips, mean = max(1, round(estimate * len(clips) / len(rows))), sum(seconds) / len(seconds)
     return dataclasses.replace(stream, n_clips=n_clips, mean_seconds=mean)
 
 
