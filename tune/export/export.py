@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from trainer.model.pretrained import find_model, load_model_config, model_path
 from trainer.scoring.alignment import ClipErrors
 from trainer.scoring.objectives import objective_name
 from tune.experiments.experiment import Experiment, Find, find_experiment
+from tune.experiments.folder import SPLITS_FILE
 from tune.experiments.models import SETTINGS_FILE, exported_settings, write_exported_settings
 from tune.experiments.results import baseline_clips, no_gain_line
 from tune.experiments.storage import Storage
@@ -277,11 +279,17 @@ def export_existing(
             f"warning: it is not known what {model} was trained on; give clips for the check by --data",
         )
     with contextlib.nullcontext(folder.absolute()) if output is None else _new_folder(output) as target:
+        summary = read_object(folder / EVALUATION_FILE)
+        made = summary.get("formats", {})
         if output is not None:
             write_model(config, folder if folder.is_dir() else Path(config.model), target)
+            # What it was trained on; a card that names formats would be wrong.
+            for name in (SETTINGS_FILE, SPLITS_FILE, *([] if made else [CARD_FILE])):
+                if (folder / name).is_file():
+                    shutil.copyfile(folder / name, target / name)
+            made = {}
         outcome = add_formats(target, targets, config if checked else None, console)
-        summary = read_object(target / EVALUATION_FILE)
-        summary["formats"] = {**summary.get("formats", {}), **outcome.made}
+        summary["formats"] = {**made, **outcome.made}
         _write_evaluation(target, summary)
     if output is not None:
         say(console, f"exported {model} to {output}")

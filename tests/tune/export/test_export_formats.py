@@ -287,6 +287,21 @@ def test_a_drift_beyond_the_tolerance_is_an_error_and_leaves_nothing(
     assert "ggml" not in json.loads((folder / "evaluation.json").read_text())["formats"]
 
 
+def test_a_copy_still_knows_what_the_model_was_trained_on(model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    (folder / "train_config.json").write_text(json.dumps(TrainConfig().to_dict()))
+    (folder / "splits.parquet").write_bytes(b"which clips are in which split")
+    (folder / "README.md").write_text("# A model\n")
+    kept = {"experiment": "x", "evaluations": {}}
+    (folder / "evaluation.json").write_text(json.dumps(kept | {"formats": {"ggml": {}}}))
+    copy = tmp_path / "copy"
+    assert main(["export", "--from-model", str(folder), "--output", str(copy)]) == 0
+    for name in ("train_config.json", "splits.parquet"):
+        assert (copy / name).read_bytes() == (folder / name).read_bytes()
+    assert json.loads((copy / "evaluation.json").read_text()) == kept | {"formats": {}}
+    assert not (copy / "README.md").exists(), "it names formats that are not there"
+
+
 def test_formats_are_added_to_an_exported_folder_once(
     model: Path, few: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
