@@ -33,7 +33,7 @@ def main(answer: str, command: str, *words: str) -> None:
     plan = io.StringIO()
 
     def planned(asked: Plan) -> None:
-        content.update(experiment=asked.name, storage=asked.storage.text, folder=str(asked.folder))
+        content.update(experiment=asked.name, storage=asked.storage.address, folder=str(asked.folder))
         write_whole(Path(answer), json.dumps(content))
 
     try:

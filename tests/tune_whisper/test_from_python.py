@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 from demo_clips import demo_clips
+from made_experiments import made_trial, write_experiment
 
 from tune.commands.evaluate import evaluate_parser
 from tune.commands.search import search_parser
@@ -28,6 +29,7 @@ from tune_whisper import (
     Trial,
     UserError,
     evaluate,
+    load_experiment,
     running,
     search,
     train,
@@ -178,6 +180,18 @@ def test_addresses_with_passwords_are_in_no_process_arguments(
         search("lr_batch", storage=tmp_path, tracking_uri=store, notify=post, quiet=True)
     assert "search" in arguments
     assert not any("hidden" in word for word in arguments)
+
+
+def test_an_experiment_is_found_from_any_folder_and_its_report_is_of_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_experiment(tmp_path / "experiments", [made_trial(1, [50.0, 30.0, 12.0])])
+    monkeypatch.chdir(tmp_path)
+    found = load_experiment("made")
+    monkeypatch.chdir("/")
+    page = found.report()
+    page.write_text("of an earlier session")
+    assert "<html" in found.report().read_text()
 
 
 def test_an_evaluation_is_typed_values(tmp_path: Path) -> None:
