@@ -328,3 +328,22 @@ def test_an_error_is_told_as_on_the_screen(tmp_path: Path) -> None:
     (told,) = trials_failed(known)
     assert "main memory (RAM) ran out on node 10.0.0.7" in told.seen
     assert told.follows == ""
+
+
+def test_what_stopping_saved_is_by_the_pace_of_trials(tmp_path: Path) -> None:
+    """Repeats are measured on all clips and whole windows."""
+    trials = [made_trial(1, [40.0, 20.0, 10.0]), made_trial(2, [41.0], rate=2)]
+    alone = find_costs(analysed(tmp_path / "alone", trials)).full
+    repeated = analysed(tmp_path / "repeated", trials, repeats={"001": [11.0, 12.0]})
+    for run in repeated.state.repeats.all():
+        run.seconds *= 3
+    assert find_costs(repeated).full == alone
+
+
+@pytest.mark.parametrize(("reason", "told"), [("plateau", True), ("time_budget", False), ("target", False)])
+def test_more_trials_are_proposed_where_they_would_run(reason: Any, told: bool, tmp_path: Path) -> None:
+    folder = write_experiment(tmp_path, [made_trial(1, [40.0, 20.0, 10.0])])
+    known = analyse(folder)
+    known.state.apply(Entry(known.state.events + 1, 0.0, CutShort(reason=reason, text="ended")))
+    known.state.apply(Entry(known.state.events + 1, 0.0, SearchEnded(status="completed")))
+    assert ("--trials 9" in search_page(known)) == told
