@@ -30,7 +30,8 @@ def _train(argv: Sequence[str] | None) -> int:
     )
     parser.add_argument("config", metavar="CONFIG", type=Path, help="YAML file with one KEY: VALUE per line")
     config = TrainConfig.from_dict(read_config_file(parser.parse_args(argv).config))
-    if Path(config.output_dir).exists():
+    output = Path(config.output_dir).expanduser()
+    if output.exists():
         raise ConfigError(f"output_dir={config.output_dir!r}: exists already; choose another folder")
     from trainer.data.prepared import prepare
     from trainer.model.rates import default_learning_rate
@@ -49,7 +50,7 @@ def _train(argv: Sequence[str] | None) -> int:
     print(f"before: {base.describe()}", flush=True)
     if config.learning_rate is None:
         config = config.replace(learning_rate=default_learning_rate(config, objective_value(base.rates)))
-    result = train(config, data, report, output_dir=Path(config.output_dir))
+    result = train(config, data, report, output_dir=output)
     if result.diverged or result.best is None:
         print(f"diverged after {result.samples_seen:,} samples; lower the learning rate")
         return 1

@@ -193,10 +193,10 @@ class TrainConfig:
     """For data with several sources: how often the clips of a source come in an epoch, as `fleurs=0.5,own=2`; replaces
     the weights in the data file."""
     max_train_clips: int | None = None
-    """Use at most this many training clips, chosen by `data_seed`."""
+    """Use at most this many training clips, of several sources of each, chosen by `data_seed`."""
     max_eval_clips: int | None = None
-    """Use at most this many validation clips, and as many test clips, chosen by `data_seed`; `null` or `auto`: all, but
-    the trials of a search are measured on a fixed part of 500 to 2,000."""
+    """Use at most this many validation clips, and as many test clips, of several sources of each, chosen by
+    `data_seed`; `null` or `auto`: all, but the trials of a search are measured on a fixed part of 500 to 2,000."""
     streaming: bool = False
     """Read the training split while training, from Parquet or WebDataset shards of the hub, of `s3://`, `gs://` or a
     folder; it is not downloaded as a whole. Needs `audio_window` in seconds and a budget other than `epochs`."""

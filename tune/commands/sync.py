@@ -36,11 +36,15 @@ def sync(words: list[str]) -> int:
     folder = find_experiment(arguments.experiment, arguments.storage)
     experiment, given = Experiment.read(folder), arguments.tracking_uri
     state, optuna = experiment.state, [] if experiment.is_training else ["optuna"]
+    if given is None:
+        uri = experiment.tracking_uri if "mlflow" in state.options.track else ""
+    else:
+        uri = absolute_tracking_uri(given)
     target = Target(
         folder=folder,
         option=arguments.storage.option,
         stores=[*state.options.track, *optuna],
-        tracking_uri=experiment.tracking_uri if given is None else absolute_tracking_uri(given),
+        tracking_uri=uri,
     )
     syncing = Sync(target)
     if given is not None and run_ids(folder.path):

@@ -241,6 +241,13 @@ def test_a_search_syncs_now(
     assert main(words(made)) == 0
 
 
+def test_an_experiment_without_mlflow_needs_no_store_of_it(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path / "x", track=["tensorboard"], tracking_uri=f"sqlite:///{tmp_path}/never.db")
+    made.whole()
+    assert main(["sync", "x", "--storage", str(tmp_path)]) == 0
+    assert not (tmp_path / "never.db").exists()
+
+
 def test_a_tracking_server_has_its_own_ui(
     server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
