@@ -106,7 +106,7 @@ def complete_by_source(
 ) -> tuple[dict[str, list[Clip]], list[str]]:
     """`complete_splits` of a data set whose sources may lack different splits: those that lack the same together.
 
-    So no text, file or speaker is in two of the splits that are made, whichever source it is of.
+    So no text, file or speaker of these is in two of the splits that are made. Other sources are not looked at.
     """
     has: dict[str, list[str]] = {}
     for role, clips in splits.items():
