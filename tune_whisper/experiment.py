@@ -77,7 +77,7 @@ class Experiment:
         return f"<p>{escape(repr(self))}</p>{small_table(self.results['trials'])}"
 
     def report(self) -> Path:
-        """The page of the experiment as it is now; a notebook shows it.
+        """The page of the experiment, written where there is none yet; a notebook shows it.
 
         Raises:
             ExperimentError: it cannot be written.
@@ -88,9 +88,11 @@ class Experiment:
         from tune.report.writer import PAGE_FILE, save_page
         from tune.runs.finish import find_finished
 
-        page, storage = self.folder / REPORT_FOLDER / PAGE_FILE, Storage.parse(self.storage)
+        page = self.folder / REPORT_FOLDER / PAGE_FILE
         with in_keywords(self.report):
-            save_page(analyse(find_finished(self.name, storage), storage.option))
+            if not page.is_file():
+                storage = Storage.parse(self.storage)
+                save_page(analyse(find_finished(self.name, storage), storage.option))
         if in_notebook():
             show_page(page)
         return page

@@ -153,7 +153,7 @@ def _run(function: Callable[..., Experiment], given: Mapping[str, Any]) -> Exper
     own = ("space", "config", "quiet", "on_trial_end")
     space, config, quiet, on_trial_end = (options.pop(name, None) for name in own)
     # They may hold passwords, and everybody on the machine sees a process's arguments.
-    addresses = {name: options.pop(name, None) for name in ("notify", "tracking_uri")}
+    addresses = {name: options.pop(name, None) or None for name in ("notify", "tracking_uri")}
     variables = {WORDS: json.dumps(option_words(**addresses))}
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "space.yaml" if isinstance(space, Mapping) else None

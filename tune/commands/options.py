@@ -63,7 +63,9 @@ def add_storage(parser: Any, default: str | None = DEFAULT_STORAGE) -> None:
 
 
 def add_tracking_uri(
-    parser: Any, text: str = "MLflow store (default: $MLFLOW_TRACKING_URI, else mlflow.db in the storage)"
+    parser: Any,
+    text: str = "MLflow store (default: $MLFLOW_TRACKING_URI, else mlflow.db in the storage; "
+    "with --resume the one that the experiment has)",
 ) -> None:
     parser.add_argument("--tracking-uri", metavar="URI", help=text)
 

@@ -93,13 +93,15 @@ def list_experiments(storage: Storage) -> list[ExperimentLine]:
 def _in_folder(folder: Path) -> Iterator[tuple[ExperimentLine, float]]:
     """Each experiment, and when something of it was last written."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.name.startswith("."):
+            continue
         try:
             present = {name for name in (*_FILES, LOCK_FILE) if (path / name).is_file()}
         except PermissionError as error:
             note = f"cannot be read: {error.strerror}"
             yield ExperimentLine(name=path.name, state="damaged", note=note), path.stat().st_mtime
             continue
-        if path.name.startswith(".") or not present:
+        if not present:
             continue
         changed = max((path / name).stat().st_mtime for name in present)
         yield _line(ExperimentFolder(path.name, path), present, is_locked(path / LOCK_FILE), changed), changed

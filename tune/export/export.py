@@ -283,8 +283,8 @@ def export_existing(
         made = summary.get("formats", {})
         if output is not None:
             write_model(config, folder if folder.is_dir() else Path(config.model), target)
-            # What it was trained on; a card that names formats would be wrong.
-            for name in (SETTINGS_FILE, SPLITS_FILE, *([] if made else [CARD_FILE])):
+            # What it was trained on; a card that names formats, or is of adapters, would be wrong.
+            for name in (SETTINGS_FILE, SPLITS_FILE, *([] if made or has_adapter(folder) else [CARD_FILE])):
                 if (folder / name).is_file():
                     shutil.copyfile(folder / name, target / name)
             made = {}

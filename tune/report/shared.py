@@ -117,8 +117,12 @@ def _commands(analysis: Analysis) -> str:
     name, option = shlex.quote(analysis.name), analysis.storage_option
     resume = resume_command(analysis.name, analysis.state.options.kind, option)
     lines, cut = [], analysis.state.trials_cut
-    # What else ended the trials would end more of them at once.
-    if analysis.has_ended and not analysis.is_training and (cut is None or cut.reason == "plateau"):
+    # A budget, or a target that was reached, would end more of them at once.
+    if (
+        analysis.has_ended
+        and not analysis.is_training
+        and (cut is None or cut.reason in ("plateau", "failures"))
+    ):
         lines.append((f"{resume} --trials {len(analysis.trials) + MORE}", f"{MORE} more trials"))
     elif _can_go_on(analysis):
         lines.append((resume, "resume it"))

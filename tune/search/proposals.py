@@ -153,5 +153,5 @@ def _rounded(value: Any, parameter: Parameter) -> Any:
 
 def _key(params: Mapping[str, Any]) -> str:
     """Equal for equal settings, also where a number is written in another way: 3 x 0.05 is not quite 0.15."""
-    plain = ((name, f"{value:.6g}" if is_number(value) else value) for name, value in params.items())
+    plain = ((name, f"{value:.12g}" if is_number(value) else value) for name, value in params.items())
     return repr(sorted(plain))

@@ -304,6 +304,9 @@ class SpaceReader:
             text = f"{reason}; at least one setting needs a range such as {{type: float, low: 0, high: 1}}"
             self.problems.add(1, text)
         for name, text in self._without_effect():
+            match self.ranges[name]:
+                case (ChoiceParameter(values=(_,)),):  # no more searched than a fixed one
+                    continue
             self.problems.add(self.lines[name], f"{name}: is searched without effect: {text}")
 
     def _without_effect(self) -> Iterator[tuple[str, str]]:
@@ -312,12 +315,9 @@ class SpaceReader:
         points = list(deciding_points(ranges, fixed))
 
         def where(name: str) -> list[dict[str, Any]]:
-            match ranges.get(name):
-                case (ChoiceParameter(values=(_,)),):  # not searched any more than a fixed one is
-                    return []
             return [point for point in points if active_index(ranges, name, point, fixed) is not None]
 
-        steps = where("warmup_steps")
+        steps = where("warmup_steps") if ranges.get("warmup_steps") != (ChoiceParameter((None,)),) else []
         if where("warmup_ratio") and (
             fixed.get("warmup_steps") is not None
             or any(
