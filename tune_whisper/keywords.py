@@ -11,9 +11,9 @@ from typing import Any
 
 from trainer.errors import UserError
 
-WORDS = "TUNE_WHISPER_WORDS"
-"""Environment variable with more words for the command that a process runs, a list in JSON: those that may hold
-passwords."""
+ARGUMENTS = "TUNE_WHISPER_ARGUMENTS"
+"""Environment variable with more arguments for the command that a process runs, a list in JSON: those that may
+hold passwords."""
 _VALUE = r"(?:'[^']*'|\"[^\"]*\"|[^\s:;,'\"]|:(?=\S))+"
 _SAID = re.compile(
     r"tune-whisper(?: (?P<helped>[a-z]+))? --help"

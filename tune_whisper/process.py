@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from trainer.errors import UserError
 from trainer.files import write_whole
 from tune.util.environment import set_ray_variables
-from tune_whisper.keywords import WORDS
+from tune_whisper.keywords import ARGUMENTS
 
 if TYPE_CHECKING:
     from tune.runs.plan import Plan
@@ -28,7 +28,7 @@ def main(answer: str, command: str, *words: str) -> None:
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_ray_variables()
-    words += tuple(json.loads(os.environ.pop(WORDS, "[]")))
+    words += tuple(json.loads(os.environ.pop(ARGUMENTS, "[]")))
     content: dict[str, str] = {}
     plan = io.StringIO()
 

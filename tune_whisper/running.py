@@ -25,7 +25,7 @@ from trainer.errors import UserError
 from tune.search.records import Trial
 from tune.util.errors import SpaceError, option_words
 from tune_whisper.experiment import Experiment, load_experiment
-from tune_whisper.keywords import WORDS, in_keywords
+from tune_whisper.keywords import ARGUMENTS, in_keywords
 from tune_whisper.notebook import in_notebook, live_output, progress_page, small_table
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _run(function: Callable[..., Experiment], given: Mapping[str, Any]) -> Exper
     space, config, quiet, on_trial_end = (options.pop(name, None) for name in own)
     # They may hold passwords, and everybody on the machine sees a process's arguments.
     addresses = {name: options.pop(name, None) or None for name in ("notify", "tracking_uri")}
-    variables = {WORDS: json.dumps(option_words(**addresses))}
+    variables = {ARGUMENTS: json.dumps(option_words(**addresses))}
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "space.yaml" if isinstance(space, Mapping) else None
         if made is not None:

@@ -138,13 +138,13 @@ class CheckpointFiles:
         """
         from pyarrow import fs
 
-        beginnings = (_PREFIX, _WRITING, *([_ASIDE] if remove else []))
+        prefixes = (_PREFIX, _WRITING, *([_ASIDE] if remove else []))
         for trial in self._entries(TRIALS_FOLDER):
             if trial.is_file:
                 continue
             for entry in self._entries(f"{TRIALS_FOLDER}/{trial.base_name}"):
                 path = f"{TRIALS_FOLDER}/{trial.base_name}/{entry.base_name}"
-                if entry.is_file or not entry.base_name.startswith(beginnings) or path in wanted:
+                if entry.is_file or not entry.base_name.startswith(prefixes) or path in wanted:
                     continue
                 if not remove:  # object stores know no folders that could be renamed
                     aside = f"{self._root}/{TRIALS_FOLDER}/{trial.base_name}/{_ASIDE}{entry.base_name}"

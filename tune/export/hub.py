@@ -21,6 +21,7 @@ _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.j
 """What an earlier push may have left and this one has not: `from_pretrained` could load it in place of the new."""
 _NEVER = (".*", "*/.*")
 _WITH_PATHS = (SETTINGS_FILE, f"{ADAPTER_FOLDER}/adapter_config.json")
+"""Files with settings that may be paths of this machine."""
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
 
 

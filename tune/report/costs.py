@@ -89,8 +89,8 @@ def more_text(analysis: Analysis) -> str:
 def _whole_seconds(analysis: Analysis) -> float | None:
     """What the trials would have taken, had those that were stopped early gone to the end.
 
-    A sample of each would then have taken the median of what it took in completed runs with its micro-batch, or in all
-    that completed.
+    A sample of each would then have taken the median of what it took in completed trials with its micro-batch, or in
+    all that completed.
     """
     paces: dict[Any, list[float]] = {}
     for run in analysis.trials:  # repeats are measured on more clips, in longer windows

@@ -114,15 +114,14 @@ def _with_another_space(plan: Plan, experiment: OpenExperiment) -> Plan:
     assert before is not None
     window = "audio_window"
     given = {name: shared[name] for name in options.settings}
+    unsearchable = {name: value for name, value in given.items() if name in NOT_SEARCHABLE}
     kept = {*NOT_SEARCHABLE, *SET_BY_SEARCH, "seed", window}
     usual = {
         name: usual_value(name)
         for name, value in experiment.settings.train_config.items()
         if name not in kept and value != usual_value(name)
     }
-    read = load_space(
-        options.space, {name: given[name] for name in given if name in NOT_SEARCHABLE}, usual | given
-    )
+    read = load_space(options.space, unsearchable, usual | given)
     notes = plan.notes
     if read.fixed.get(window, shared[window]) != shared[window]:
         notes = (*notes, f"{window} stays as it was: the search has decided it")

@@ -94,9 +94,8 @@ class TrialRunner:
     def trials_over(self, now: float) -> CutShort | None:
         """What ends the trials, with the finalists' share kept back; `now` in seconds since the epoch."""
         options, state = self.session.plan.options, self.session.state
-        if (
-            state.all_ended and state.records.best()
-        ):  # nothing is spared any more, and a final round may follow
+        # Nothing is spared any more, and a final round may follow.
+        if state.all_ended and state.records.best():
             return None
         runs = options.n_finalists * options.repeats
         slots = self.session.resources.concurrent
