@@ -1,6 +1,7 @@
 """What the pages say: commands that the real parsers accept, links that lead somewhere, tests that are there."""
 
 import argparse
+import csv
 import itertools
 import re
 import shlex
@@ -240,3 +241,22 @@ def test_the_architecture_names_files_that_are_there() -> None:
     assert len(files) > 80
     assert sorted(path for path in files if not (ROOT / path).is_file()) == []
     assert sorted(path for path in folders if not (ROOT / path).is_dir()) == []
+
+
+def test_the_published_fine_tunings_are_those_of_the_table() -> None:
+    """The one that a dry run quotes."""
+    with (ROOT / "trainer" / "model" / "published.csv").open(encoding="utf-8", newline="") as file:
+        expected = [
+            [
+                row["model"].removeprefix("whisper-"),
+                row["method"],
+                row["learning_rate"],
+                row["batch"],
+                row["data"],
+            ]
+            for row in csv.DictReader(file)
+        ]
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    table = text.split("## Published fine-tunings")[1].split("\n## ")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")][2:]
+    assert [[cell.strip() for cell in line.split("|")[1:6]] for line in lines] == expected

@@ -14,7 +14,8 @@ _BY_WIDTH = {128: 5e-5, 384: 3.75e-5, 512: 2.5e-5, 768: 1.25e-5, 1024: 6.25e-6, 
 demo's."""
 _FEW_DECODER_LAYERS = 4
 _TURBO = 5e-5
-"""Of large-v3-turbo, whose decoder has 4 of 32 layers: with `STEPS` the 2e-5 to 2e-4 of published trainings."""
+"""Of large-v3-turbo, whose decoder has 4 of 32 layers: with `STEPS` 2e-5 to 2e-4. Published trainings had 6.25e-6 to
+1e-4 (`published.csv`)."""
 _LORA_FACTOR = 20
 """LoRA's: ten times those of all weights and more (https://thinkingmachines.ai/blog/lora). A tenth to ten times that of
 the widest is what others search for large-v3, 1e-5 to 1e-3."""

@@ -26,7 +26,7 @@ from tune.runs.ray_tune import RaySearcher, RayStopper
 from tune.runs.search_display import SearchDisplay
 from tune.runs.session import Session
 from tune.search.budgets import Spent, final_round_cost, reached
-from tune.search.finalists import choose_finalists, objective_interval
+from tune.search.finalists import USUAL_NOISE, choose_finalists, objective_interval
 from tune.search.scheduler import NEVER_STOP, TRIAL_ID, Judge, losses_compare
 from tune.search.searcher import Repeater, Searcher, Source
 from tune.util.errors import ResourceError, error_line
@@ -116,7 +116,7 @@ class TrialRunner:
             clips = clips_of(CheckpointFiles(self.session.experiment.folder), best.checkpoint)
             if clips is None:  # now, perhaps not later: the store may be another machine
                 return None
-            interval = objective_interval([clips])
+            interval = objective_interval([clips], USUAL_NOISE)
             self._upper_ends[best.checkpoint] = None if interval is None else interval[1]
         return self._upper_ends[best.checkpoint]
 

@@ -201,6 +201,31 @@ def test_nothing_that_fits_is_an_error(
         warm_start(storage, [space_of(tmp_path, text)], ours())
 
 
+@pytest.mark.parametrize(
+    ("here", "used"),
+    [
+        ("train_batch_size: {type: choice, values: [8, 16]}", ["001"]),
+        ("train_batch_size: {type: int, low: 2, high: 16}", ["001", "002"]),
+        ("train_batch_size: {type: int, low: 2, high: 16, step: 6}", ["001"]),
+        ("learning_rate: {type: choice, values: [1e-5, 1e-3]}", ["001"]),
+        ("learning_rate: {type: float, low: 1e-5, high: 1e-2}", ["001", "002"]),
+        ("learning_rate: {type: float, low: 1e-5, high: 1e-2, step: 3.3e-4}", ["001"]),
+    ],
+)
+def test_where_the_kind_of_a_range_has_changed_what_lies_in_the_new_one_is_used(
+    tmp_path: Path, here: str, used: list[str]
+) -> None:
+    """A study of Optuna's refuses all of these but a change of bounds."""
+    space = space_of(tmp_path, f"{here}\nsearcher: {{startup_trials: 1}}\n")
+    found = warm_start(finished(tmp_path), [space], ours())
+    (name,) = space.parameters
+    assert [earlier.params for earlier in found.trials] == [
+        {name: trial["config"][name]} for trial in THREE if trial["name"] in used
+    ]
+    searcher = Searcher(space, seed=0, records=Records(), earlier=found.trials)
+    assert all(searcher.suggest(str(number)) for number in range(2))
+
+
 def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path, refused: Callable[..., str]) -> None:
     storage = finished(tmp_path)
     (tmp_path / "experiments" / "other" / "events.jsonl").unlink()

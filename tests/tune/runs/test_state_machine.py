@@ -687,17 +687,17 @@ def test_a_finalist_has_weights_also_where_trials_that_never_ended_were_ahead(se
     assert search.state.records["002"].has_weights
 
 
-@pytest.mark.parametrize("search", [Budgets(target_wer=15.0)], indirect=True)
+@pytest.mark.parametrize("search", [Budgets(target_wer=13.25)], indirect=True)
 def test_a_target_ends_the_search_once_the_best_is_below_it_by_more_than_noise(search: SearchMachine) -> None:
     for _ in range(3):
-        search.measure("001", 10.0)  # up to 19.2 % with ten clips
+        search.measure("001", 4.0)  # up to 13.21 % by the ten clips, up to 13.31 with the noise of seeds
     for _ in range(2):
-        search.measure("002", 4.0)
+        search.measure("002", 3.0)
     assert search.alive, "002 is not at the end of its budget"
-    search.measure("002", 4.0)
+    search.measure("002", 3.0)
     assert not search.alive
     assert search.state.trials_cut.reason == "target"
-    assert search.state.trials_cut.text.endswith("below the target of 15 %")
+    assert search.state.trials_cut.text.endswith("below the target of 13.25 %")
 
 
 def test_failures_of_the_last_trials_end_nothing(search: SearchMachine) -> None:
