@@ -1,6 +1,6 @@
-"""How often the interval of what more trials would gain holds in simulated searches, one trial at a time.
+"""How often the interval of what more trials would gain holds in simulated searches.
 
-    python benchmarks/more_trials.py [--seeds 200] [--cases grid]
+    python benchmarks/more_trials.py [--seeds 200] [--cases grid] [--slots 1 4]
 
 A gain counts as it is without noise: of real trainings by the mean of their seeds.
 """
@@ -14,7 +14,7 @@ import multiprocessing
 from collections.abc import Sequence
 
 import pandas as pd
-from search_quality import CASES, quiet
+from search_quality import CASES, SLOTS, quiet
 from simulation import our_search
 from tables import markdown
 
@@ -25,9 +25,9 @@ AFTER = (16, 24, 32)
 """Trials after which it is asked."""
 
 
-def measure(what: tuple[str, int]) -> list[dict[str, object]]:
+def measure(what: tuple[str, int, int]) -> list[dict[str, object]]:
     """A row for each time that one search is asked."""
-    name, seed = what
+    name, slots, seed = what
     quiet()
     case, records = CASES[name](seed), Records()
     scheduler = case.space.scheduler
@@ -39,6 +39,7 @@ def measure(what: tuple[str, int]) -> list[dict[str, object]]:
         baseline=case.baseline,
         records=records,
         trials=AFTER[-1] + MORE,
+        slots=slots,
     )
     trials = records.all()
 
@@ -50,7 +51,7 @@ def measure(what: tuple[str, int]) -> list[dict[str, object]]:
         expected = more_trials(trials[:count])
         if expected is not None:
             gain = max(0.0, best(count) - best(count + MORE))
-            row = {"gain": gain, "expected": expected.gain, "upper end": expected.upper_end}
+            row = {"slots": slots, "gain": gain, "expected": expected.gain, "upper end": expected.upper_end}
             rows.append({"case": name, "after": count, "held": gain <= expected.upper_end} | row)
     return rows
 
@@ -63,11 +64,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--seeds", type=int, default=200, help="searches of each kind (default: 200)")
     parser.add_argument("--cases", nargs="+", default=["grid", "made-up crossing"], choices=CASES)
+    parser.add_argument("--slots", nargs="+", type=int, default=SLOTS, help="trials at a time")
     asked = parser.parse_args()
-    wanted = itertools.product(asked.cases, range(asked.seeds))
+    wanted = itertools.product(asked.cases, asked.slots, range(asked.seeds))
     with concurrent.futures.ProcessPoolExecutor(None, multiprocessing.get_context("spawn")) as pool:
         rows = pd.DataFrame(itertools.chain.from_iterable(pool.map(measure, wanted, chunksize=4)))
-    found = rows.groupby(["case", "after"]).agg(
+    found = rows.groupby(["case", "slots", "after"]).agg(
         asked=("held", "size"),
         held=("held", "mean"),
         gain=("gain", "mean"),

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import statistics
 import subprocess
 import sys
 import time
@@ -41,6 +40,8 @@ SEARCHES = [
 SETTINGS = {"cherokee": ["--set", "audio_window=10"]}
 """What is not at its default: in a short window whisper-base repeats itself on Cherokee, so that a search would take
 the whole one, in twice the time; once it is trained it does not (`real.py`)."""
+USUAL = {"german": 1e-5, "telephone": 5e-5, "cherokee": 1e-4}
+"""Learning rates of the usual settings, with which `real.py` has trained."""
 
 
 def main() -> None:
@@ -109,7 +110,7 @@ def read_results() -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def print_table(results: dict[tuple[str, int], dict[str, Any]]) -> None:
-    """Markdown: WER and CER on the test clips, and the mean of the seeds beside the base model, paired by clip."""
+    """Markdown: WER and CER on the test clips; the mean of the seeds beside other models, paired by clip."""
     rows: list[dict[str, object]] = []
     for (data, seed), row in results.items():
         rates = [
@@ -130,16 +131,28 @@ def print_table(results: dict[tuple[str, int], dict[str, Any]]) -> None:
             }
         )
     print(markdown(rows))
+    trained = real.read_results()
     for data in dict.fromkeys(data for data, _ in results):
         rows = [row for (which, _), row in results.items() if which == data]
-        before = rows[0]["untouched"]["test"]
-        errors = np.mean([row["exported"]["test"]["errors"] for row in rows], axis=0)
-        found = compare(errors, np.asarray(before["errors"], float), np.asarray(before["words"], float))
-        mean = statistics.fmean(row["exported"]["test"]["wer"] for row in rows)
-        print(
-            f"{data}: test WER {mean:.2f} % (mean of {len(rows)} seeds), before fine-tuning {before['wer']:.2f} %; "
-            f"difference {found.difference:.2f} points, 95 % interval {found.interval}, p {found.p_value:.3g}"
-        )
+        exported = [row["exported"]["test"] for row in rows]
+        print(f"{data}: test WER {mean_of(exported, 'wer'):.2f} % (mean of {len(rows)} seeds)")
+        usual = [
+            found["test"] for run, found in trained.items() if run == real.Run(data, USUAL[data], run.seed)
+        ]
+        peers = {"the base model": [rows[0]["untouched"]["test"]], "the usual settings": usual}
+        words = np.asarray(exported[0]["words"], float)
+        for name, others in peers.items():
+            if others:
+                found = compare(mean_of(exported, "errors"), mean_of(others, "errors"), words)
+                print(
+                    f"  {name} (mean of {len(others)}): {mean_of(others, 'wer'):.2f} %, difference "
+                    f"{found.difference:.2f} points, 95 % interval {found.interval}, p {found.p_value:.3g}"
+                )
+
+
+def mean_of(trainings: list[dict[str, Any]], key: str) -> Any:
+    """Of a figure, or of each clip's figures."""
+    return np.mean([found[key] for found in trainings], axis=0)
 
 
 if __name__ == "__main__":

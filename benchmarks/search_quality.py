@@ -34,7 +34,7 @@ from tables import markdown
 
 from tune.search.records import Records
 from tune.search.scheduler import rung_grid
-from tune.search.searcher import Searcher, Source
+from tune.search.searcher import EarlierTrial, Searcher, Source, WarmStart
 from tune.space.conditions import key_of
 from tune.space.parameters import ChoiceParameter, Parameter
 from tune.space.space import SearchSpace, load_space
@@ -55,9 +55,11 @@ MADE_UP_NEAR, NEAR = 0.5, 2.0
 FAILING_SHARE = 0.1
 TRIALS = {f"{trials} trials": trials for trials in (8, 16, 32)}
 """Cases whose searches begin so many trials, and have `CAP` too."""
-PRIORS = {"good": 5.5, "wrong": 1.5}
-"""Centre of a prior on the learning rate's index, which is 5 to 7 in all settings near the best: among them, and 10
-times below their middle."""
+PRIORS = {"good": 5.5, "wrong": 1.5, "lowest": 0.0}
+"""Centre of a prior on the learning rate's index, which is 5 to 7 in all settings near the best: among them, 10 times
+below their middle, and 22 times."""
+EARLIER = 10
+"""Trials of other data that the case `warm start` begins with."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Case:
     """Test WER of settings at a number of samples."""
     trials: int = MOST_TRIALS
     """Most that a search begins."""
+    earlier: list[EarlierTrial] = dataclasses.field(default_factory=list)
+    """Of other data, on this one's scales."""
 
     def rungs(self, factor: float = 3, rungs: int = 3) -> tuple[int, ...]:
         """Samples at which trials are measured: as other methods have them at 1/9, 1/3 and the end."""
@@ -104,8 +108,8 @@ def best_of_grid(table: Trainings, lora: bool) -> tuple[float, float]:
 def table_case(name: str, seed: int) -> Case:
     """Real trainings: `grid`, `lora` (a branch more), `failing` (one in ten), a `forest` of them, or with a prior.
 
-    `best` is `grid` with another `Case.near`, those of `TRIALS` are `grid` with another `Case.trials`. Searches with
-    odd seeds see the trainings of the second seed.
+    `best` is `grid` with another `Case.near`, those of `TRIALS` are `grid` with another `Case.trials`, `warm start` has
+    `Case.earlier`. Searches with odd seeds see the trainings of the second seed.
     """
     table, lora = voices(name == "forest"), name == "lora"
     own = table.seeds[seed % len(table.seeds)]
@@ -126,7 +130,16 @@ def table_case(name: str, seed: int) -> Case:
         near=error if name == "best" else NEAR,
         test=lambda config, samples: table.test_wer(config, samples, own),
         trials=TRIALS.get(name, MOST_TRIALS),
+        earlier=earlier_trials(table, seed) if name == "warm start" else [],
     )
+
+
+def earlier_trials(table: Trainings, seed: int) -> list[EarlierTrial]:
+    """Of the demo's trainings some random ones, all at the end of their budget, as `table`'s searches see them."""
+    demo = Trainings("demo")
+    points = random.Random(seed).sample([*filter(demo.has, grid_space().all_points())], EARLIER)
+    trials = [EarlierTrial(point, demo.evaluations(point), demo.value(point)) for point in points]
+    return WarmStart("demo", trials, demo.baseline, demo.budget, []).adapted(table.baseline, table.budget)
 
 
 def made_up_case(name: FamilyName, seed: int) -> Case:
@@ -144,7 +157,7 @@ def made_up_case(name: FamilyName, seed: int) -> Case:
     )
 
 
-TABLE_CASES = ("grid", *TRIALS, "best", "lora", "failing", "forest", *PRIORS)
+TABLE_CASES = ("grid", *TRIALS, "best", "lora", "failing", "forest", *PRIORS, "warm start")
 CASES: dict[str, Callable[[int], Case]] = {
     **{name: functools.partial(table_case, name) for name in TABLE_CASES},
     **{f"made-up {name}": functools.partial(made_up_case, name) for name in FAMILIES},
@@ -211,6 +224,7 @@ def ours(
         baseline=case.baseline,
         records=records,
         source=Sampled(space, seed, records, sampler) if sampler else None,
+        earlier=case.earlier,
         compare_losses=compare_losses,
         slots=slots,
         trials=case.trials,

@@ -6,7 +6,7 @@ import dataclasses
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import ray.tune.schedulers
@@ -15,7 +15,7 @@ from curves.made_up import TrialFailure
 from tune.runs.ray_tune import RaySearcher
 from tune.search.records import Records, Trial
 from tune.search.scheduler import TRIAL_ID, Judge
-from tune.search.searcher import Searcher, Source
+from tune.search.searcher import EarlierTrial, Searcher, Source
 
 if TYPE_CHECKING:
     import ray.tune.search
@@ -196,12 +196,13 @@ def our_search(
     records: Records | None = None,
     source: Source | None = None,
     compare_losses: bool = True,
+    earlier: Iterable[EarlierTrial] = (),
     **limits: Any,
 ) -> Simulation:
     """Our own search of a resolved space: `Searcher` and `Judge`, as `run_trials` puts them together.
 
     It begins with a baseline, WER in percent, goes on with `records`, and ends at limits of `Simulation.run`. `source`
-    takes the place of the `Searcher`; for `compare_losses` see `Judge`.
+    takes the place of the `Searcher`; for `compare_losses` see `Judge`, for `earlier` `Searcher`.
     """
     records = Records() if records is None else records
     judge = Judge(
@@ -222,7 +223,7 @@ def our_search(
             record.add_evaluation(result, stop)
             return str(self.CONTINUE if stop is None else self.STOP)
 
-    searcher = RaySearcher(source or Searcher(space, seed=seed, records=records))
+    searcher = RaySearcher(source or Searcher(space, seed=seed, records=records, earlier=earlier))
     simulation = Simulation(searcher, Scheduler(), records, curve, rungs, seed)
     simulation.run(**limits)
     return simulation

@@ -108,6 +108,13 @@ class Trainings:
     def test_wer(self, config: Mapping[str, Any], samples: int, seed: int) -> float:
         return _between(self._tests[self._training(config, seed)], samples)
 
+    def has(self, config: Mapping[str, Any]) -> bool:
+        return self._training(config, 0) in self._wers
+
+    def evaluations(self, config: Mapping[str, Any]) -> list[tuple[int, float]]:
+        """WERs of the first seed by samples, in percent."""
+        return [*self._wers[self._training(config, 0)].items()]
+
     def _training(self, config: Mapping[str, Any], seed: int) -> Training:
         method = config.get("method", "full")
         values = GRID if method == "full" else LORA_GRID
