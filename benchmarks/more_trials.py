@@ -51,8 +51,17 @@ def measure(what: tuple[str, int, int]) -> list[dict[str, object]]:
         expected = more_trials(trials[:count])
         if expected is not None:
             gain = max(0.0, best(count) - best(count + MORE))
-            row = {"slots": slots, "gain": gain, "expected": expected.gain, "upper end": expected.upper_end}
-            rows.append({"case": name, "after": count, "held": gain <= expected.upper_end} | row)
+            rows.append(
+                {
+                    "case": name,
+                    "slots": slots,
+                    "after": count,
+                    "held": gain <= expected.upper_end,
+                    "gain": gain,
+                    "expected": expected.gain,
+                    "upper end": expected.upper_end,
+                }
+            )
     return rows
 
 

@@ -40,8 +40,6 @@ SEARCHES = [
 SETTINGS = {"cherokee": ["--set", "audio_window=10"]}
 """What is not at its default: in a short window whisper-base repeats itself on Cherokee, so that a search would take
 the whole one, in twice the time; once it is trained it does not (`real.py`)."""
-USUAL = {"german": 1e-5, "telephone": 5e-5, "cherokee": 1e-4}
-"""Learning rates of the usual settings, with which `real.py` has trained."""
 
 
 def main() -> None:
@@ -136,17 +134,17 @@ def print_table(results: dict[tuple[str, int], dict[str, Any]]) -> None:
         rows = [row for (which, _), row in results.items() if which == data]
         exported = [row["exported"]["test"] for row in rows]
         print(f"{data}: test WER {mean_of(exported, 'wer'):.2f} % (mean of {len(rows)} seeds)")
-        usual = [
-            found["test"] for run, found in trained.items() if run == real.Run(data, USUAL[data], run.seed)
-        ]
+        rate = rows[0]["trials"][0]["config"]["learning_rate"]  # the first trial has the usual settings
+        usual = [found["test"] for run, found in trained.items() if run == real.Run(data, rate, run.seed)]
         peers = {"the base model": [rows[0]["untouched"]["test"]], "the usual settings": usual}
         words = np.asarray(exported[0]["words"], float)
         for name, others in peers.items():
             if others:
                 found = compare(mean_of(exported, "errors"), mean_of(others, "errors"), words)
+                low, high = found.interval
                 print(
                     f"  {name} (mean of {len(others)}): {mean_of(others, 'wer'):.2f} %, difference "
-                    f"{found.difference:.2f} points, 95 % interval {found.interval}, p {found.p_value:.3g}"
+                    f"{found.difference:.2f} points, 95 % interval by the clips alone {low:.2f} to {high:.2f}"
                 )
 
 

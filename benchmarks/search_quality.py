@@ -99,6 +99,11 @@ def voices(forest: bool = False) -> Trainings:
 
 
 @functools.cache
+def voices_of_demo() -> Trainings:
+    return Trainings("demo")
+
+
+@functools.cache
 def best_of_grid(table: Trainings, lora: bool) -> tuple[float, float]:
     """The lowest value of the grid, and its standard error over the seeds."""
     points = list(grid_space(lora=lora).all_points())
@@ -135,8 +140,8 @@ def table_case(name: str, seed: int) -> Case:
 
 
 def earlier_trials(table: Trainings, seed: int) -> list[EarlierTrial]:
-    """Of the demo's trainings some random ones, all at the end of their budget, as `table`'s searches see them."""
-    demo = Trainings("demo")
+    """Ten random trainings of the demo, all of them complete, on `table`'s scales."""
+    demo = voices_of_demo()
     points = random.Random(seed).sample([*filter(demo.has, grid_space().all_points())], EARLIER)
     trials = [EarlierTrial(point, demo.evaluations(point), demo.value(point)) for point in points]
     return WarmStart("demo", trials, demo.baseline, demo.budget, []).adapted(table.baseline, table.budget)
@@ -157,7 +162,9 @@ def made_up_case(name: FamilyName, seed: int) -> Case:
     )
 
 
-TABLE_CASES = ("grid", *TRIALS, "best", "lora", "failing", "forest", *PRIORS, "warm start")
+KNOWING = (*PRIORS, "warm start")
+"""Cases in which ours knows something before; other methods cannot be told."""
+TABLE_CASES = ("grid", *TRIALS, "best", "lora", "failing", "forest", *KNOWING)
 CASES: dict[str, Callable[[int], Case]] = {
     **{name: functools.partial(table_case, name) for name in TABLE_CASES},
     **{f"made-up {name}": functools.partial(made_up_case, name) for name in FAMILIES},
@@ -411,9 +418,12 @@ def quiet() -> None:
 def table(searches: list[Search]) -> str:
     """Markdown: a row for each case, number of trials at a time and method."""
     rows = []
-    for (case, slots), group in pd.DataFrame(searches).groupby(["case", "slots"], sort=False):
-        own = group.needed[group.method == "ours"].to_numpy()
+    every = pd.DataFrame(searches)
+    for (case, slots), group in every.groupby(["case", "slots"], sort=False):
+        peers = every[(every.case == "grid") & (every.slots == slots)] if case in KNOWING else group
+        own = peers.needed[peers.method == "ours"].to_numpy()
         for method, found in group.groupby("method", sort=False):
+            compared = len(own) and (method != "ours" or case in KNOWING)
             low, middle, high = np.percentile(found.needed, [25, 50, 75])
             above = zip(AFTER, pd.DataFrame(found.above.tolist()).mean(), strict=True)  # without NaN
             tests = found.test.dropna().astype(float)
@@ -424,7 +434,7 @@ def table(searches: list[Search]) -> str:
                     "method": method,
                     "samples until near": f"{middle:.1f} ({low:.1f} to {high:.1f})",
                     "never": sum(~found.reached),
-                    "ratio": ratio_to(found.needed.to_numpy(), own) if len(own) and method != "ours" else "",
+                    "ratio": ratio_to(found.needed.to_numpy(), own) if compared else "",
                     **{
                         f"above after {after}": "" if math.isnan(value) else f"{value:.2f}"
                         for after, value in above
@@ -436,7 +446,8 @@ def table(searches: list[Search]) -> str:
     text = f"""\
 Medians (quartiles) over seeds. Samples in full trials, {CAP} in a search; a search that never came near the
 best counts as {CAP}. `ratio`: of the medians, the method's to ours, with its 95 % bootstrap interval over
-the seeds. `above`: mean WER points above the best, of the best so far after so many full trials.
+the seeds; with a prior or a warm start to ours without. `above`: mean WER points above the best, of the best so far
+after so many full trials.
 `samples`: mean of what a search needed from begin to end.
 
 """
@@ -465,6 +476,7 @@ def main() -> None:
         for case, slots, method, seed in itertools.product(asked.cases, asked.slots, asked.methods, seeds)
         if not (method in RAYS and case == "lora")  # its space here has no branches
         and not (method in ("successive halving", "one epoch for all") and case in TRIALS)
+        and not (case in KNOWING and not method.startswith("ours"))
     ]
     found: list[Search] = []
     with concurrent.futures.ProcessPoolExecutor(None, multiprocessing.get_context("spawn")) as pool:

@@ -91,7 +91,7 @@ def search_parser() -> argparse.ArgumentParser:
         "--target-wer",
         type=float,
         metavar="X",
-        help="end the search when the best trial's WER, its 95 %% interval included, is below X %%",
+        help="end the search when the best trial's WER, its 95 %% interval by clips and seeds included, is below X %%",
     )
     add(
         "--finalists",

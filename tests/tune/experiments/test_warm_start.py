@@ -215,7 +215,7 @@ def test_nothing_that_fits_is_an_error(
 def test_where_the_kind_of_a_range_has_changed_what_lies_in_the_new_one_is_used(
     tmp_path: Path, here: str, used: list[str]
 ) -> None:
-    """A study of Optuna's refuses all of these but a change of bounds."""
+    """Optuna's own study would refuse each of these."""
     space = space_of(tmp_path, f"{here}\nsearcher: {{startup_trials: 1}}\n")
     found = warm_start(finished(tmp_path), [space], ours())
     (name,) = space.parameters
