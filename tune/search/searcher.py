@@ -43,8 +43,8 @@ class WarmStart:
     def adapted(self, baseline: float, budget: int) -> list[EarlierTrial]:
         """The trials with WERs and samples on this search's scales.
 
-        WERs count relative to the base model's, so that an easier or harder data set does not make all of them
-        look good or bad; with the same model and data both are equal and nothing changes.
+        WERs count relative to the base model's, so that those of an easier or harder data set come nearer to this
+        one's; with the same model and data both are equal and nothing changes.
         """
         wer, samples = baseline / self.baseline if self.baseline else 1.0, budget / self.budget
         return [

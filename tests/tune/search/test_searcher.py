@@ -138,19 +138,35 @@ def test_no_more_trials_than_there_is_room_for() -> None:
     assert search.searcher.suggest("d") is None
 
 
-def test_earlier_trials_are_learned_from() -> None:
-    """Twenty trials of before, best at a third of the default rate: what is proposed lies around it."""
+def earlier_trials() -> list[EarlierTrial]:
+    """Twenty of them, best at a third of the default rate."""
     rates = [10 ** (-4 + number / 10) for number in range(20)]
-    earlier = [
+    return [
         EarlierTrial({**POINT, "learning_rate": rate}, [(900, wer)], wer)
         for rate in rates
         for wer in [20 + 30 * abs(math.log10(rate / 3e-4))]
     ]
-    told, untold = Search(lr_batch(), earlier=earlier), Search(lr_batch())
+
+
+def test_earlier_trials_are_learned_from() -> None:
+    """What is proposed lies around their best."""
+    told, untold = Search(lr_batch(), earlier=earlier_trials()), Search(lr_batch())
     for search, expected in ((told, 0.35), (untold, None)):
         proposals = [search.begin(str(number)).config["learning_rate"] for number in range(12)][1:]
         off = sorted(abs(math.log10(rate / 3e-4)) for rate in proposals)[5]
         assert off < expected if expected else off > 0.35
+
+
+@pytest.mark.parametrize(("ended", "same"), [(9, False), (10, True)])
+def test_earlier_trials_teach_until_enough_of_this_search_have_ended(ended: int, same: bool) -> None:
+    """On data that are easier all of them would seem better than any of this search."""
+    told, untold = Search(lr_batch(), earlier=earlier_trials()), Search(lr_batch())
+    for search in (told, untold):
+        for number in range(ended):
+            record = search.records.start(f"{number + 1:03d}", {**POINT, "learning_rate": 1e-3 * 1.1**number})
+            search.measure("", record, 900, 60.0 + number, ends=True)
+    proposed, alone = (search.begin("next").config for search in (told, untold))
+    assert (proposed == alone) is same
 
 
 POINT = {
