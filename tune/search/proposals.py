@@ -44,8 +44,8 @@ def propose(
         space: what to search, its bounds resolved.
         number: of the trial, from 1; seed and number together give this proposal random numbers of its own.
         earlier: trials of another experiment, which count for the model only (here their points are new), until
-            `startup_trials` of this one have ended: where other data are easier, no trial of this one seems good beside
-            them.
+            `startup_trials` of this one have ended: where their data are easier, hardly any trial of this one seems
+            good beside them.
     """
     import numpy as np
     import optuna
