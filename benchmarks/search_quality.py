@@ -143,7 +143,7 @@ def earlier_trials(table: Trainings, seed: int) -> list[EarlierTrial]:
     """Ten random trainings of the demo, all of them complete, on `table`'s scales."""
     demo = voices_of_demo()
     points = random.Random(seed).sample([*filter(demo.has, grid_space().all_points())], EARLIER)
-    trials = [EarlierTrial(point, demo.evaluations(point), demo.value(point)) for point in points]
+    trials = [EarlierTrial(point, demo.evaluations(point), demo.value(point), False) for point in points]
     return WarmStart("demo", trials, demo.baseline, demo.budget, []).adapted(table.baseline, table.budget)
 
 

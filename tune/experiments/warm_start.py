@@ -31,6 +31,7 @@ def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict
     """
     name, space = saved.name, spaces[0]
     theirs = saved.shared
+    different = [key for key in _SAME if theirs.get(key) != ours.get(key)]
     trials: list[EarlierTrial] = []
     outside: Counter[str] = Counter()
     for trial in saved.state.records.all():
@@ -45,13 +46,18 @@ def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict
         outside.update(wrong)
         if not wrong and trial.evaluations:
             value = trial.best_value if trial.status == "completed" else None
-            trials.append(EarlierTrial(params, trial.evaluations, value))
+            trials.append(EarlierTrial(params, trial.evaluations, value, comparable=not different))
     if not trials:
         raise ExperimentError(
             f"--warm-start {name}: none of its {len(saved.state.records)} trials fits the space"
             + "".join(f"; {key} is outside the space in {count}" for key, count in outside.items())
         )
     notes = _notes(saved, len(trials), outside, space, ours)
+    if different:
+        notes.append(
+            f"warm start: {', '.join(different)} differ, so WERs are compared relative to the base model's"
+            + ("; learning rates are taken as they are" if "model" in different else "")
+        )
     return WarmStart(
         name, trials, objective_value(saved.state.trial_base_rates), saved.settings.rungs[-1], notes
     )
@@ -73,11 +79,5 @@ def _notes(
     for key in sorted(searched_there - {*space.parameters, "method"}):
         notes.append(
             f"warm start: {key} was searched there and is {ours.get(key)} here; the results are used anyway"
-        )
-    different = [key for key in _SAME if theirs.get(key) != ours.get(key)]
-    if different:
-        notes.append(
-            f"warm start: {', '.join(different)} differ, so WERs are compared relative to the base model's"
-            + ("; learning rates are taken as they are" if "model" in different else "")
         )
     return notes

@@ -43,9 +43,7 @@ def propose(
     Args:
         space: what to search, its bounds resolved.
         number: of the trial, from 1; seed and number together give this proposal random numbers of its own.
-        earlier: trials of another experiment, which count for the model only (here their points are new), until
-            `startup_trials` of this one have ended: where their data are easier, hardly any trial of this one seems
-            good beside them.
+        earlier: trials of other experiments, which count for the model only: here their points are new.
     """
     import numpy as np
     import optuna
@@ -57,11 +55,9 @@ def propose(
 
     if first := next(filter(is_new, space.try_first), None):
         return dict(first)
-    random, startup = np.random.default_rng((seed, number)), space.searcher.startup_trials
-    if sum(trial.state.is_finished() for trial in trials) >= startup:
-        earlier = ()
-    known = [*earlier, *trials]
+    random, known = np.random.default_rng((seed, number)), [*earlier, *trials]
     ended = [trial for trial in known if trial.state.is_finished()]
+    startup = space.searcher.startup_trials
     enough = len(ended) >= startup
     prior = enough or len(ended) < startup / 2
     learned = {key for trial in ended for key in trial.params} if enough else set()

@@ -25,6 +25,8 @@ class EarlierTrial:
     evaluations: list[tuple[int, float]]
     value: float | None
     """Its best WER at its full budget; None where it was stopped early."""
+    comparable: bool = True
+    """Whether its WERs are measured as this search's are; false of other data or another model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +50,12 @@ class WarmStart:
         """
         wer, samples = baseline / self.baseline if self.baseline else 1.0, budget / self.budget
         return [
-            EarlierTrial(
-                trial.params,
-                [(max(1, round(seen * samples)), found * wer) for seen, found in trial.evaluations],
-                None if trial.value is None else trial.value * wer,
+            dataclasses.replace(
+                trial,
+                evaluations=[
+                    (max(1, round(seen * samples)), found * wer) for seen, found in trial.evaluations
+                ],
+                value=None if trial.value is None else trial.value * wer,
             )
             for trial in self.trials
         ]
@@ -129,7 +133,9 @@ class Searcher(Source):
         records: all trials; those of them that have not ended are proposed again first.
         capacity: see `Source`.
         proposed: see `Source`; the records know the trial behind it.
-        earlier: results of other experiments, taken for trials that ended before this search began.
+        earlier: results of other experiments, taken for trials that ended before this search began. Those that are
+            not comparable count until `startup_trials` of this search have ended: where their data are easier, hardly
+            any trial of this search seems good beside them.
         shared: see `SearchSpace.point_of`; trials that lie outside the space teach nothing.
         """
         import optuna
@@ -138,15 +144,17 @@ class Searcher(Source):
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space, self._seed = space, seed
         self._records, self._shared = records, shared or {}
-        self._earlier = [optuna_trial(trial, space) for trial in earlier]
+        self._earlier = [(optuna_trial(trial, space), trial.comparable) for trial in earlier]
         self._waiting = [record.trial_id for record in records.running()]
 
     def _next(self) -> tuple[str, dict[str, Any]] | None:
         if self._waiting:
             number = self._waiting.pop(0)
             return number, dict(self._records[number].config)
-        count = len(self._records) + 1
-        params = propose(self._space, self._seed, self.trials(), count, self._earlier)
+        count, trials = len(self._records) + 1, self.trials()
+        few = sum(trial.state.is_finished() for trial in trials) < self._space.searcher.startup_trials
+        earlier = [trial for trial, comparable in self._earlier if few or comparable]
+        params = propose(self._space, self._seed, trials, count, earlier)
         self.exhausted = params is None
         return None if params is None else (f"{count:03d}", params)
 

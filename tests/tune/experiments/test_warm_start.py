@@ -167,6 +167,7 @@ def test_on_other_data_the_base_model_is_the_measure(tmp_path: Path) -> None:
     """There it had 60 %, here 30 %: half of each WER. Here a trial is twice as long."""
     storage = finished(tmp_path, language="en")
     found = warm_start(storage, [space_of(tmp_path, RATE + BATCH)], ours(language="de", model="tiny"))
+    assert not any(earlier.comparable for earlier in found.trials)
     assert found.notes[-1] == (
         "warm start: model, language differ, so WERs are compared relative to the base model's; "
         "learning rates are taken as they are"

@@ -138,11 +138,11 @@ def test_no_more_trials_than_there_is_room_for() -> None:
     assert search.searcher.suggest("d") is None
 
 
-def earlier_trials() -> list[EarlierTrial]:
+def earlier_trials(*, comparable: bool = True) -> list[EarlierTrial]:
     """Twenty of them, best at a third of the default rate."""
     rates = [10 ** (-4 + number / 10) for number in range(20)]
     return [
-        EarlierTrial({**POINT, "learning_rate": rate}, [(900, wer)], wer)
+        EarlierTrial({**POINT, "learning_rate": rate}, [(900, wer)], wer, comparable)
         for rate in rates
         for wer in [20 + 30 * abs(math.log10(rate / 3e-4))]
     ]
@@ -157,10 +157,15 @@ def test_earlier_trials_are_learned_from() -> None:
         assert off < expected if expected else off > 0.35
 
 
-@pytest.mark.parametrize(("ended", "same"), [(9, False), (10, True)])
-def test_earlier_trials_teach_until_enough_of_this_search_have_ended(ended: int, same: bool) -> None:
+@pytest.mark.parametrize(
+    ("ended", "comparable", "same"), [(9, False, False), (10, False, True), (10, True, False)]
+)
+def test_trials_of_other_data_teach_until_enough_of_this_search_have_ended(
+    ended: int, comparable: bool, same: bool
+) -> None:
     """On data that are easier all of them would seem better than any of this search."""
-    told, untold = Search(lr_batch(), earlier=earlier_trials()), Search(lr_batch())
+    earlier = earlier_trials(comparable=comparable)
+    told, untold = Search(lr_batch(), earlier=earlier), Search(lr_batch())
     for search in (told, untold):
         for number in range(ended):
             record = search.records.start(f"{number + 1:03d}", {**POINT, "learning_rate": 1e-3 * 1.1**number})
