@@ -21,8 +21,9 @@ _LORA_FACTOR = 20
 the widest is what others search for large-v3, 1e-5 to 1e-3."""
 STEPS: tuple[tuple[float, float], ...] = ((40.0, 0.4), (80.0, 2.0), (math.inf, 4.0))
 """Below which WER of the base model, in percent, the rate of its size is taken how many times: a model that knows
-the language forgets at rates at which another one learns it. By whisper-base (`benchmarks/real.py`): German (22.6 %) is
-best at 1e-5, over a bad telephone line (67 %) 5e-5 is no worse, Cherokee (110 %) is best at 5e-5 and 1e-4."""
+the language forgets at rates at which another one learns it. By whisper-base (`benchmarks/search.md`, `real.py`):
+German (22.6 %) is best at 2.5e-6 to 1e-5, over a bad telephone line (67 %) 5e-5 is no worse, Cherokee (110 %) is best
+at 5e-5 and 1e-4."""
 
 
 def default_learning_rate(config: TrainConfig, base_wer: float | None = None) -> float:

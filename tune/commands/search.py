@@ -113,7 +113,7 @@ def search_parser() -> argparse.ArgumentParser:
         "--warm-start",
         action="append",
         metavar="EXPERIMENT",
-        help="start from the results of another, finished experiment; can be repeated",
+        help="start from the results of another experiment; can be repeated",
     )
     where = parser.add_argument_group("where results go")
     add = where.add_argument

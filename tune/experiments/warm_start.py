@@ -1,4 +1,4 @@
-"""`--warm-start`: what a finished experiment found, as the searcher of another one can use it."""
+"""`--warm-start`: what one experiment found, as the searcher of another can use it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAME = (
 
 
 def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict[str, Any]) -> WarmStart:
-    """Take from a finished experiment what fits.
+    """Take from another experiment what fits.
 
     Args:
         spaces: what is searched now, bounds resolved: of those that may be, a trial has to fit one.

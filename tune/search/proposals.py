@@ -35,10 +35,10 @@ def propose(
 ) -> dict[str, Any] | None:
     """The next settings, which no trial had before; None where every point of the space was tried.
 
-    Settings of which no trial has ended, and all while fewer than `startup_trials` have, are drawn at random: from a
-    range's prior where it has one until half of these have ended, then from everywhere alike. Priors shape random
-    proposals only: the model learns from what those came to. A scale that is bent by the prior would leave it blind at
-    its far ends, where what was measured may prove the prior wrong.
+    All settings while fewer than `startup_trials` have ended, and later those that no ended trial has, are drawn at
+    random: from a range's prior where it has one, but from everywhere alike in the second half of these trials. Priors
+    shape random proposals only: the model learns from what those came to. A scale that is bent by the prior would leave
+    it blind at its far ends, where what was measured may prove the prior wrong.
 
     Args:
         space: what to search, its bounds resolved.
