@@ -77,7 +77,12 @@ def run_ours(folder: Path, asked: argparse.Namespace, seed: int, wanted: float, 
         time.sleep(0.2)
         lines = log.read_text().splitlines() if log.is_file() else []
         rows = [json.loads(line) for line in lines if '"event": "Evaluated"' in line and line.endswith("}")]
-        points = [(row["time"] - begun, row["data"]["metrics"]["wer"]) for row in rows]
+        # A trial that diverges has no WER.
+        points = [
+            (row["time"] - begun, row["data"]["metrics"]["wer"])
+            for row in rows
+            if "wer" in row["data"]["metrics"]
+        ]
         if time.time() - begun > most or any(wer <= wanted for _, wer in points):
             process.send_signal(signal.SIGINT)
             process.wait(120)

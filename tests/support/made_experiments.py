@@ -374,7 +374,8 @@ def write_experiment(
         (plan.folder / "dropped_clips.jsonl").write_text("".join(lines))
     if base_clips:
         (plan.folder / "baseline_utterances.json").write_text(json.dumps(_clips(baseline, 99)))
-    base = plan.base if plan.base.max_steps else plan.base.replace(epochs=EPOCHS)
+    limited = plan.base.max_steps or plan.base.max_samples
+    base = plan.base if limited else plan.base.replace(epochs=EPOCHS)
     made.session(
         gpus_per_trial=gpus,
         **options,

@@ -9,14 +9,9 @@ from typing import Any
 from trainer.scoring.objectives import objective_value
 from tune.experiments.experiment import Experiment
 from tune.search.searcher import EarlierTrial, WarmStart
+from tune.space.parameters import COMPARED
 from tune.space.space import SearchSpace
 from tune.util.errors import ExperimentError
-
-_SAME = (
-    *("model", "data", "data_config", "language", "task"),
-    *("normalizer", "objective", "max_eval_clips", "validation_split"),
-)
-"""Settings that decide whether the WERs of two experiments compare."""
 
 
 def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict[str, Any]) -> WarmStart:
@@ -31,7 +26,7 @@ def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict
     """
     name, space = saved.name, spaces[0]
     theirs = saved.shared
-    different = [key for key in _SAME if theirs.get(key) != ours.get(key)]
+    different = [key for key in COMPARED if theirs.get(key) != ours.get(key)]
     trials: list[EarlierTrial] = []
     outside: Counter[str] = Counter()
     for trial in saved.state.records.all():

@@ -116,7 +116,7 @@ def _can_go_on(analysis: Analysis) -> bool:
 def _commands(analysis: Analysis) -> str:
     name, option = shlex.quote(analysis.name), analysis.storage_option
     resume = resume_command(analysis.name, analysis.state.options.kind, option)
-    lines, cut = [], analysis.state.trials_cut
+    lines, cut = [], analysis.state.end
     # A budget, or a target that was reached, would end more of them at once.
     if (
         analysis.has_ended

@@ -177,7 +177,7 @@ def parse_duration(option: str, text: str) -> float:
 
 def describe_duration(seconds: float) -> str:
     """`8h`, `1h30m`, `45s`."""
-    text, left = "", seconds
+    text, left = "", round(seconds, 1)
     for unit, size in _UNITS.items():
         count = int(left // size) if unit != "s" else round(left, 1)
         if count:

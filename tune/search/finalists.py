@@ -140,10 +140,10 @@ class Verdict:
 
     @property
     def undecided(self) -> list[str]:
-        """Other trials that are as good as the lowest mean within noise, or have it."""
+        """Others that are as good as the lowest mean within noise, or have it, if the winner is one of these."""
         lead = self.scores[0]
-        alike = [found for found in self.scores if found.tied or (found is lead and self.tie)]
-        return [found.trial_id for found in alike if found.trial_id != self.winner]
+        alike = [each.trial_id for each in self.scores if each.tied or (each is lead and self.tie)]
+        return [name for name in alike if name != self.winner] if self.winner in alike else []
 
     def describe(self) -> str:
         """Why the winner won, in words that follow "trial": `001 has the lowest mean, by more than noise`; and to whom

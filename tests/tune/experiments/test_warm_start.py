@@ -178,6 +178,13 @@ def test_on_other_data_the_base_model_is_the_measure(tmp_path: Path) -> None:
     assert (second.evaluations, second.value) == ([(600, 27.5)], None)
 
 
+def test_other_clips_of_the_same_data_and_other_decoding_are_other_measures(tmp_path: Path) -> None:
+    storage = finished(tmp_path, row_filter="quality=studio", generation_num_beams=5)
+    found = warm_start(storage, [space_of(tmp_path, RATE + BATCH)], ours(row_filter="quality=field"))
+    assert not any(earlier.comparable for earlier in found.trials)
+    assert found.notes[-1].startswith("warm start: generation_num_beams, row_filter differ")
+
+
 @pytest.mark.parametrize(
     ("text", "trials", "expected"),
     [

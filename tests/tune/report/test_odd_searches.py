@@ -104,6 +104,12 @@ TABLE: dict[str, tuple[Sequence[MadeTrial], dict[str, Any], Sequence[str], Seque
         [MORE, "--epochs 8"],
         ["rises again"],
     ),
+    "still falling, limited in samples": (
+        [whole(1, 50, 40, 30), whole(2, 60, 50, 40)],
+        {"settings": {"max_samples": "3200"}},
+        [MORE, "--max-samples 6400"],
+        ["--epochs"],
+    ),
 }
 
 

@@ -13,7 +13,6 @@ import pytest
 from made_experiments import MadeTrial, made_trial, write_experiment
 
 from tune.report.advice import settings
-from tune.report.advice.rules import advise
 from tune.report.analysis import Analysis, analyse
 from tune.search.records import Stop
 
@@ -27,11 +26,6 @@ def analysed(folder: Path, trials: Trials, **kinds: Any) -> Analysis:
 def whole(number: int, last: float, **settings: Any) -> MadeTrial:
     """A trial with its whole budget, done at the end: its last rung brings little."""
     return made_trial(number, [last + 20, last + 0.4, last], **settings)
-
-
-def ladder(count: int, step: float = 2.0, **settings: Any) -> list[MadeTrial]:
-    """Whole trials, each worse than the one before by so many points."""
-    return [whole(n, 10 + step * n, rate=1.1**n, **settings) for n in range(1, count + 1)]
 
 
 def at_upper_bound(*, elsewhere: float) -> list[MadeTrial]:
@@ -54,7 +48,6 @@ def astray(limit: float, *, below: int = 0) -> list[MadeTrial]:
     ]
 
 
-FEW = [whole(n, 10 + n) for n in range(1, 4)]
 CASES: dict[str, tuple[Callable[[Analysis], Any], Trials, dict[str, Any], Sequence[str]]] = {
     "upper bound": (
         *(settings.at_bounds, at_upper_bound(elsewhere=15), {}),
@@ -91,10 +84,31 @@ def test_a_rule(case: str, tmp_path: Path) -> None:
         assert words in f"{found[0].seen} {found[0].follows}"
 
 
-def test_a_search_that_runs_is_not_told_to_end(tmp_path: Path) -> None:
-    analysis = analysed(tmp_path, FEW, asked=20, state="running")
-    told = " ".join(f"{advice.seen} {advice.follows}" for advice in advise(analysis))
-    assert "winner" not in told
+@pytest.mark.parametrize(
+    ("name", "space", "best", "others", "advised"),
+    [
+        (
+            "adam_beta2",
+            "{type: float, low: 0.99, high: 0.999}",
+            0.9901,
+            0.995,
+            "Widen the range: `low: 0.9855`.",
+        ),
+        ("warmup_steps", "{type: int, low: 1000, high: 1010}", 1010, 1003, "Widen the range: `high: 1015`."),
+        ("gradient_accumulation_steps", "{type: int, low: 1, high: 4}", 4, 2, "Widen the range: `high: 6`."),
+        ("lora_rank", "{type: int, low: 4, high: 64, log: true}", 4, 16, "Widen the range: `low: 1`."),
+        ("train_batch_size", "{type: choice, values: [16, 32, 64]}", 64, 32, "Add 128 to its values."),
+    ],
+)
+def test_a_range_is_widened_beyond_its_end(
+    name: str, space: str, best: float, others: float, advised: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text(f"{name}: {space}\n" + ("method: lora\n" if name == "lora_rank" else ""))
+    wers = [10.0, 10.5, 10.8, *(15.0 + n for n in range(7))]
+    trials = [whole(n, wer, config={name: best if n <= 3 else others}) for n, wer in enumerate(wers, 1)]
+    (advice,) = settings.at_bounds(analysed(tmp_path, trials, space=str(file)))
+    assert advice.follows == advised
 
 
 def test_a_stop_above_the_base_model_is_astray(tmp_path: Path) -> None:

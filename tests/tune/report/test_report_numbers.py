@@ -340,12 +340,16 @@ def test_what_stopping_saved_is_by_the_pace_of_trials(tmp_path: Path) -> None:
     assert find_costs(repeated).full == alone
 
 
+@pytest.mark.parametrize("final_round", [False, True])
 @pytest.mark.parametrize(
     ("reason", "told"), [("plateau", True), ("failures", True), ("time_budget", False), ("target", False)]
 )
-def test_more_trials_are_proposed_where_they_would_run(reason: Any, told: bool, tmp_path: Path) -> None:
+def test_more_trials_are_proposed_where_they_would_run(
+    reason: Any, told: bool, final_round: bool, tmp_path: Path
+) -> None:
     folder = write_experiment(tmp_path, [made_trial(1, [40.0, 20.0, 10.0])])
     known = analyse(folder)
-    known.state.apply(Entry(known.state.events + 1, 0.0, CutShort(reason=reason, text="ended")))
+    cut = CutShort(reason=reason, text="ended", final_round=final_round)
+    known.state.apply(Entry(known.state.events + 1, 0.0, cut))
     known.state.apply(Entry(known.state.events + 1, 0.0, SearchEnded(status="completed")))
     assert ("--trials 9" in search_page(known)) == told

@@ -210,6 +210,10 @@ def test_durations(text: str, seconds: float) -> None:
     assert parse_duration("--time-budget", describe_duration(seconds)) == seconds
 
 
+def test_sixty_seconds_are_a_minute() -> None:
+    assert describe_duration(3599.97) == "1h"
+
+
 @pytest.mark.parametrize("text", ["", "8", "h", "8 h", "-1h", "0s", "8hours", "1h-30m", "1e3s", "8h!"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--time-budget '.*': must be a duration such as 8h, 90m"):

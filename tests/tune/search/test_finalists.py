@@ -1,5 +1,6 @@
 """The best trials once more: which, with which seeds, also after an interruption; who wins, and what is noise."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -207,13 +208,27 @@ def reach(seeds: float, freedom: int) -> float:
     return float(np.average(quantiles, weights=variances) * math.sqrt(sum(variances)))
 
 
+WERS = {"best": 15.0, "close": 15.05, "near": 15.3, "far": 31.0}
+
+
 def test_several_that_tie() -> None:
-    wers = {"best": 15.0, "close": 15.05, "near": 15.3, "far": 31.0}
-    verdict = judge_finalists({name: [even(wer), even(wer + 0.5)] for name, wer in wers.items()})
+    verdict = judge_finalists({name: [even(wer), even(wer + 0.5)] for name, wer in WERS.items()})
     assert [found.tied for found in verdict.scores] == [False, True, True, False]
     assert (verdict.winner, verdict.tie) == ("best", True)
     assert verdict.undecided == ["close", "near"]
     assert verdict.describe() == "best has the lowest mean; no difference to close, near is shown"
+
+
+def test_what_guards_chose_is_told_apart_from_a_tie_of_others() -> None:
+    verdict = judge_finalists({name: [even(wer), even(wer + 0.5)] for name, wer in WERS.items()})
+    chosen = dataclasses.replace(verdict, winner="far", passed_over="best")
+    assert chosen.undecided == []
+    assert chosen.describe() == "far wins, because best loses more on the guards"
+    chosen = dataclasses.replace(verdict, winner="close", passed_over="best")
+    assert chosen.undecided == ["best", "near"]
+    assert chosen.describe() == (
+        "close wins, because best loses more on the guards; no difference to near is shown"
+    )
 
 
 def test_one_repeat_shows_no_spread_so_the_usual_one_is_taken() -> None:

@@ -98,10 +98,11 @@ def still_falling(analysis: Analysis) -> Iterator[Advice]:
     # Nothing is left to gain, or something else is wrong.
     if last <= analysis.pair_noise or last >= _MOST_WRONG or not analysis.state.comparable_base:
         return
-    epochs = winner.epoch
+    epochs, base = winner.epoch, analysis.settings.base
     option = f"--epochs {2 * epochs:.3g}"
-    if steps := analysis.settings.base.max_steps:
-        option = f"--max-steps {2 * steps}"
+    for name in ("max_steps", "max_samples", "max_hours"):
+        if limit := getattr(base, name):
+            option = f"--{name.replace('_', '-')} {2 * limit}"
     yield Advice(
         f"The {analysis.who}'s WER was still falling at the end: from {earlier:.2f} to {last:.2f} % between epochs "
         f"{epochs * before / seen:.3g} and {epochs:.3g}.",

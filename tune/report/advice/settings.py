@@ -11,7 +11,7 @@ from tune.report.advice.advice import Advice
 from tune.report.analysis import Analysis
 from tune.report.scales import number
 from tune.search.records import Trial
-from tune.space.parameters import ChoiceParameter, Parameter, is_number, show
+from tune.space.parameters import ChoiceParameter, IntParameter, Parameter, is_number, show
 from tune.space.range_reader import checked
 
 _LEAST_TRIALS = 8
@@ -80,8 +80,12 @@ def _beyond(name: str, parameter: Parameter, *, upper: bool) -> Any:
             value = high * 3 if upper else low / 3
         else:
             value = high + (high - low) / 2 if upper else low - (high - low) / 2
+        if isinstance(parameter, IntParameter):
+            value = math.ceil(value) if upper else math.floor(value)
+        else:  # two digits of the distance
+            value = round(value, 1 - math.floor(math.log10(abs(value - (high if upper else low)))))
     try:
-        return checked(name, float(f"{value:.2g}"))
+        return checked(name, value)
     except ConfigError:
         return None
 
