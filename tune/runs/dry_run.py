@@ -131,7 +131,8 @@ def show_plan(plan: Plan, console: Console, *, trials_given: bool, measure: bool
             found = guards[guard.data]
             say(console, f"guard {describe_guard(guard, found.name, len(found.clips))}")
             say_notes(console, found.notes)
-        say_notes(console, [*points_note, *notes])
+        taken = [note for each in plan.warm_starts for note in each.notes]
+        say_notes(console, [*taken, *points_note, *notes])
         data = _read_some(plan, table, console, stack, sample_only=measure)
         _show_clips(plan, table, data, console)
         logging.getLogger("ray.tune").setLevel(logging.ERROR)
@@ -325,7 +326,9 @@ def _disk_space(plan: Plan, resources: TrialResources | None) -> str:
 def _show_trials(plan: Plan, console: Console) -> None:
     say(console, "\nthe first trials:")
     searcher = Searcher(plan.space, seed=plan.options.seed, records=Records())
-    for number in range(min(_SHOWN_TRIALS, plan.options.trials)):
+    # With a warm start the others depend on the base model's WER.
+    known = len(plan.space.try_first) if plan.warm_starts else _SHOWN_TRIALS
+    for number in range(min(known, plan.options.trials)):
         config = searcher.suggest(f"dry-{number}")
         if config is None:  # the space holds no more points
             return

@@ -9,6 +9,7 @@ from made_experiments import MadeLog
 from plans import space_of
 
 from trainer.config import TrainConfig
+from tune.cli import main
 from tune.experiments.events import Data
 from tune.experiments.experiment import Experiment
 from tune.experiments.storage import Storage
@@ -240,6 +241,17 @@ def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path, refused: Call
     for name, expected in (("othre", "there is other"), ("other", "has no events.jsonl")):
         words = ["--space", "lr_batch", "--dry-run", "--storage", storage.address, "--warm-start", name]
         assert expected in refused(*words)
+
+
+def test_a_dry_run_tells_what_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The trials after the first, whose settings are the usual ones, depend on the base model's WER."""
+    storage = finished(tmp_path)
+    words = ["--space", "lr_batch", "--dry-run", "--storage", storage.address, "--warm-start", "other"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "note: warm start: 2 of the 3 trials of other are used" in printed
+    assert "  001 lr=" in printed
+    assert "  002 lr=" not in printed
 
 
 def test_of_several_ranges_a_trial_fits_one_until_the_rates_are_known(tmp_path: Path) -> None:
