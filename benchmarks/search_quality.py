@@ -144,7 +144,7 @@ def earlier_trials(table: Trainings, seed: int) -> list[EarlierTrial]:
     demo = voices_of_demo()
     points = random.Random(seed).sample([*filter(demo.has, grid_space().all_points())], EARLIER)
     trials = [EarlierTrial(point, demo.evaluations(point), demo.value(point), False) for point in points]
-    return WarmStart("demo", trials, demo.baseline, demo.budget, []).adapted(table.baseline, table.budget)
+    return WarmStart(trials, demo.baseline, demo.budget, []).adapted(table.baseline, table.budget)
 
 
 def made_up_case(name: FamilyName, seed: int) -> Case:

@@ -194,8 +194,8 @@ def rank_correlations() -> pd.DataFrame:
             for samples in measured["WER of the last weights"].columns[:-1]:
                 at = figures.reindex(last.index, columns=measured["WER of their mean"].columns)[samples]
                 row = {"data": data, "trainings": len(last), "measured": what, "samples": samples}
-                row["all"] = at.rank().corr(last.rank())
-                rows.append(row | {"better half": at[better].rank().corr(last[better].rank())})
+                row["all"] = at.corr(last, method="spearman")
+                rows.append(row | {"better half": at[better].corr(last[better], method="spearman")})
     return pd.DataFrame(rows).round(2)
 
 

@@ -133,10 +133,8 @@ class MadeLog:
             "space": plan.space.to_dict(),
             "rungs": RUNGS,
             "resources": TrialResources(gpus=0.0, cpus=1.0, concurrent=2),
-            "data": Data(
-                features_key="k", clips={"train": EPOCH, "validation": CLIPS}, splits={"train": "0a1b"}
-            ),
-            "baseline": Baseline(rates={"wer": 60.0, "cer": 20.0, "loss": 1.0, "clips": 200.0}, seconds=2.0),
+            "data": Data(clips={"train": EPOCH, "validation": CLIPS}, splits={"train": "0a1b"}),
+            "baseline": Baseline(rates={"wer": 60.0, "cer": 20.0, "loss": 1.0, "clips": 200.0}),
             "versions": {"python": "3.11"},
         }
         self.append(started, Prepared(**prepared | given(Prepared)))

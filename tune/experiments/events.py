@@ -52,8 +52,6 @@ class SessionStarted(Event):
     gpus_per_trial: float = 0.0
     precision: str = "auto"
     """Arithmetic of all trials whose settings leave it open; `auto`: what each has where it runs."""
-    package: str = ""
-    """Version of tune-whisper."""
     space: dict[str, Any] | None = None
     """What is searched from here on, its bounds as numbers; None for what was searched before."""
 
@@ -62,8 +60,6 @@ class SessionStarted(Event):
 class Data:
     """The clips that are trained on and measured."""
 
-    features_key: str = ""
-    """Names the features of all splits: the same key, the same clips, texts and features."""
     clips: dict[str, int] = dataclasses.field(default_factory=dict)
     splits: dict[str, str] = dataclasses.field(default_factory=dict)
     """Digest of each split's clips and texts."""
@@ -86,18 +82,10 @@ class Baseline:
     """The same as trials are measured, in their window on their clips; empty where that is as here."""
     trial_clips: int | None = None
     """Validation clips that trials measure at least, see `chosen_clips`; None for all."""
-    window_problem: str = ""
-    """What speaks against the window of the trainings, which use the whole one unless theirs was given in seconds."""
-    learning_rate: float | None = None
-    """The usual one for a base model with these rates; None where it does not depend on them."""
-    seconds: float | None = None
-    """What measuring took."""
     sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """Rates by the source of the clips, where there are several."""
     trial_sources: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """The same of `trial_rates`."""
-    objective: str = "clips"
-    """How the sources' rates make those that decide, here and of every run: as `TrainConfig.objective`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -142,10 +142,7 @@ def _line(folder: ExperimentFolder, present: Set[str], locked: bool | None, chan
     except ExperimentError as error:
         if locked and not folder.read(EVENTS_FILE):
             return ExperimentLine(name=name, state="starting")
-        problem = str(error)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        problem = f"one of its files has unexpected content ({type(error).__name__}: {error})"
-    return ExperimentLine(name=name, state="damaged", note=problem)
+        return ExperimentLine(name=name, state="damaged", note=str(error))
 
 
 def _whole_line(saved: Experiment, *, locked: bool, recent: bool) -> ExperimentLine:

@@ -16,7 +16,7 @@ from trainer.errors import ConfigError, ModelError
 from trainer.files import write_whole
 from trainer.model.adapters import ADAPTER_WEIGHTS
 from trainer.model.pretrained import find_model
-from tune.experiments.experiment import Experiment, Find, find_experiment
+from tune.experiments.experiment import Experiment, Find
 from tune.experiments.folder import EXPERIMENT_FILE, SPLITS_FILE
 from tune.experiments.storage import Storage
 from tune.util.files import read_object
@@ -37,7 +37,7 @@ class NamedModel:
 
 
 @contextlib.contextmanager
-def open_model(word: str, storage: Storage, find: Find = find_experiment) -> Iterator[NamedModel]:
+def open_model(word: str, storage: Storage, find: Find) -> Iterator[NamedModel]:
     """Find a model; a checkpoint in an object store is here until the block ends.
 
     Raises:

@@ -45,7 +45,7 @@ def results_of(folder: ExperimentFolder, state: SearchState) -> dict[str, Any]:
         "metric": state.objective,
         "baseline": {name: state.base_rates.get(name) for name in (state.objective, *rates)},
         "trial_baseline": {name: state.trial_base_rates.get(name) for name in (state.objective, *rates)},
-        "objective": state.baseline.objective if state.prepared else None,
+        "objective": state.prepared.train_config["objective"] if state.prepared else None,
         "sources": sources_of(state),
         "best": None if best is None else _best(folder, state, best),
         "trials": [_entry(folder, state, run, runs) for run in state.records.all()],

@@ -81,13 +81,7 @@ class SearchState:
         self._earlier_seconds = 0.0
 
     def apply(self, entry: Entry) -> None:
-        """Take in the next event.
-
-        Raises:
-            ValueError: it is not the next one.
-        """
-        if entry.number != self.events + 1:
-            raise ValueError(f"event {entry.number} does not follow event {self.events}")
+        """Take in the next event."""
         with self.records.lock, self.repeats.lock, self.averages.lock:
             event = entry.event
             _fold(event, self, entry.time)

@@ -24,7 +24,7 @@ def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict
     Raises:
         ExperimentError: it has no results, or nothing of it fits.
     """
-    name, space = saved.name, spaces[0]
+    space = spaces[0]
     theirs = saved.shared
     different = [key for key in COMPARED if theirs.get(key) != ours.get(key)]
     trials: list[EarlierTrial] = []
@@ -44,7 +44,7 @@ def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict
             trials.append(EarlierTrial(params, trial.evaluations, value, comparable=not different))
     if not trials:
         raise ExperimentError(
-            f"--warm-start {name}: none of its {len(saved.state.records)} trials fits the space"
+            f"--warm-start {saved.name}: none of its {len(saved.state.records)} trials fits the space"
             + "".join(f"; {key} is outside the space in {count}" for key, count in outside.items())
         )
     notes = _notes(saved, len(trials), outside, space, ours)
@@ -53,9 +53,7 @@ def read_warm_start(saved: Experiment, spaces: Sequence[SearchSpace], ours: dict
             f"warm start: {', '.join(different)} differ, so WERs are compared relative to the base model's"
             + ("; learning rates are taken as they are" if "model" in different else "")
         )
-    return WarmStart(
-        name, trials, objective_value(saved.state.trial_base_rates), saved.settings.rungs[-1], notes
-    )
+    return WarmStart(trials, objective_value(saved.state.trial_base_rates), saved.settings.rungs[-1], notes)
 
 
 def _notes(

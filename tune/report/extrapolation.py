@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from tune.search.records import Trial
 
 
@@ -30,6 +28,7 @@ def final_wers(trials: Sequence[Trial], budget_of: Callable[[Trial], int]) -> di
         budget_of: samples of a trial's full budget.
     """
     import numpy as np
+    import pandas as pd
 
     curves = {
         trial.trial_id: _curve(trial, budget_of(trial))
@@ -37,10 +36,10 @@ def final_wers(trials: Sequence[Trial], budget_of: Callable[[Trial], int]) -> di
         if trial.evaluations and trial.status != "diverged"
     }
     at = sorted({place for places, _ in curves.values() for place in places})
-    wers = np.array([np.interp(at, *curve, left=np.nan, right=np.nan) for curve in curves.values()])
-    gains = [_mean(wers[:, here] - wers[:, there]) for here, there in itertools.pairwise(range(len(at)))]
+    wers = [np.interp(at, *curve, left=np.nan, right=np.nan) for curve in curves.values()]
+    gains = -pd.DataFrame(wers, columns=at).diff(axis="columns").mean()
     found = {
-        name: math.exp(lows[-1] - sum(gains[at.index(places[-1]) :]))
+        name: math.exp(lows[-1] - gains[gains.index > places[-1]].sum())
         for name, (places, lows) in curves.items()
     }
     found |= {
@@ -50,14 +49,6 @@ def final_wers(trials: Sequence[Trial], budget_of: Callable[[Trial], int]) -> di
     }
     diverged = [trial.trial_id for trial in trials if trial.status == "diverged"]
     return found | dict.fromkeys(diverged, max(found.values())) if found else {}
-
-
-def _mean(gains: np.ndarray) -> float:
-    """Of those that are known; 0 where none is."""
-    import numpy as np
-
-    known = gains[~np.isnan(gains)]
-    return float(known.mean()) if len(known) else 0.0
 
 
 def _curve(trial: Trial, budget: int) -> tuple[list[float], list[float]]:

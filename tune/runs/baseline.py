@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -38,12 +37,12 @@ def measure_baseline(session: Session) -> Baseline:
     Raises:
         UserError: the model cannot be used.
     """
-    began, base = time.time(), session.plan.base
+    base = session.plan.base
     if base.full_window_evaluation:
         found = measure_base_model(session, base)
-        problem = _choose_window(session, found)
+        _choose_window(session, found)
     else:
-        problem = _choose_window(session, None)
+        _choose_window(session, None)
         found = measure_base_model(session, session.plan.base)
     session.say(
         f"baseline: {base.model} before fine-tuning has {found.describe()} on {found.rates['clips']} validation clips"
@@ -57,12 +56,10 @@ def measure_baseline(session: Session) -> Baseline:
             "note: with such a high WER whisper-base lost its timestamps in our tests; "
             "--set timestamp_share=0.2 keeps them"
         )
-    usual = None
     if session.plan.rates_depend_on_baseline:
         session.plan = session.plan.after_baseline(objective_value(found.rates))
-        usual = session.plan.base.learning_rate
         searched = f"; searched: {text}" if (text := session.plan.searched_rates) else ""
-        session.say(f"the usual learning rate for this WER is {usual:g}{searched}")
+        session.say(f"the usual learning rate for this WER is {session.plan.base.learning_rate:g}{searched}")
     part = None
     if not session.plan.is_training and base.max_eval_clips is None and found.utterances:
         part = enough_clips(found.utterances)
@@ -73,31 +70,22 @@ def measure_baseline(session: Session) -> Baseline:
         rates=finite(found.rates),
         trial_rates=finite(trials.rates) if trials else {},
         trial_clips=part,
-        window_problem=problem,
-        learning_rate=usual,
-        seconds=time.time() - began,
         sources=found.sources,
         trial_sources=trials.sources if trials else {},
-        objective=base.objective,
     )
 
 
-def _choose_window(session: Session, whole: Evaluation | None) -> str:
+def _choose_window(session: Session, whole: Evaluation | None) -> None:
     """Have trainings use the model's whole window where the base model cannot be trusted in a shorter one.
 
     Args:
         session: its plan is changed.
         whole: the base model in its whole window, where all clips were measured in it.
-
-    Returns:
-        what speaks against the shorter one, or nothing.
     """
     base, data = session.plan.base, session.data
     full, frames = _frames(session)
-    if frames == full and not varies(base):
-        return ""
-    if len(session.plan.values_of("audio_window")) > 1:
-        return ""
+    if (frames == full and not varies(base)) or len(session.plan.values_of("audio_window")) > 1:
+        return
     clips = chosen_clips(data.splits["validation"].origins.sources, GUARD_CLIPS, base.data_seed)
     every = range(len(clips))
     if whole is None or base.objective != "clips":  # by which each source's share is that of these clips
@@ -108,7 +96,7 @@ def _choose_window(session: Session, whole: Evaluation | None) -> str:
     short = measure_base_model(session, base.replace(full_window_evaluation=False), clips=clips)
     problem = window_problem(before, short.written(every))
     if problem is None:
-        return ""
+        return
     seconds, own = frames / FRAMES_PER_SECOND, full / FRAMES_PER_SECOND
     where = "in windows of its clips" if varies(base) else f"in a window of {seconds:.3g} s"
     reason = f"{where} the transcripts of {base.model} cannot be trusted before fine-tuning: {problem}"
@@ -118,7 +106,6 @@ def _choose_window(session: Session, whole: Evaluation | None) -> str:
     else:
         session.say(f"trainings use the whole window of {own:g} s: {reason}")
         session.plan = dataclasses.replace(session.plan, base=base.replace(audio_window=own))
-    return problem
 
 
 def _as_trials(session: Session, part: int | None) -> Evaluation | None:

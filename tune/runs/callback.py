@@ -50,8 +50,6 @@ _TRAINING = (*FIGURES, "epoch", "step", "train_seconds", "train_samples")
 class Listener(abc.ABC):
     """Takes in what trainings tell, in the thread of a `ProgressReader`: to the log, to disk and on the screen."""
 
-    _not_kept = "losses between rungs are not kept"
-
     def __init__(self, session: Session, records: Records, display: LiveDisplay) -> None:
         """`records` are those of the log's state that belong to the trainings: the trials, or the repeats."""
         self._experiment, self._channel = session.experiment, session.channel
@@ -163,7 +161,7 @@ class Listener(abc.ABC):
         try:
             self._progress.flush()
         except OSError as error:  # it may be lost
-            self.display.event(f"[yellow]{self._not_kept}[/]: {escape(str(error))}")
+            self.display.event(f"[yellow]losses between evaluations are not kept[/]: {escape(str(error))}")
 
     def _saved(self, record: Trial, saved: dict[str, Any]) -> None:
         kept, measured = record.checkpoints, saved["samples_seen"] in record.unsaved

@@ -58,9 +58,6 @@ class RaySearcher(_NotPickled, ray.tune.search.Searcher):
     def save(self, checkpoint_path: str) -> None:
         """Nothing to do: the log has everything."""
 
-    def restore(self, checkpoint_path: str) -> None:
-        """Nothing to do: a resumed search begins with its records."""
-
 
 class RayStopper(_NotPickled, ray.tune.Stopper):
     """Ends all trials where a budget or the user does. The log knows of a budget's end before Ray does."""

@@ -289,7 +289,6 @@ def session_started(
         options=dataclasses.replace(plan.options, tracking_uri=kept, notify=None),
         gpus_per_trial=resources.gpus,
         precision=precision,
-        package=package_versions().get("tune-whisper", ""),
     )
 
 
@@ -329,7 +328,6 @@ def data_of(data: PreparedData, weights: Mapping[str, float] | None = None) -> D
         digests["train"] = data.stream.digest()
         totals["train"] = data.stream.n_clips * data.stream.mean_seconds
     return Data(
-        features_key=data.folder.name,
         clips=data.clips,
         splits=digests,
         seconds=totals,

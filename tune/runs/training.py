@@ -60,8 +60,6 @@ def train_on_ray(session: Session) -> None:
 class TrainingWatch(Listener):
     """Takes in what workers and Ray Train's controller tell."""
 
-    _not_kept = "losses between evaluations are not kept"
-
     display: TrainDisplay
 
     def __init__(self, session: Session, display: TrainDisplay) -> None:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tune.space.conditions import key_of
+from tune.space.conditions import deciders, key_of
 from tune.space.parameters import ChoiceParameter, FloatParameter, IntParameter, is_number
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _tpe(space: SearchSpace, seed: int) -> optuna.samplers.TPESampler:
             n_startup_trials=0,
             n_ei_candidates=24,  # all is named, since defaults differ between versions
             multivariate=True,
-            group=bool(space.deciding),
+            group=bool(deciders(space.ranges)),
             constant_liar=True,
         )
 
@@ -129,13 +129,9 @@ def _for_tpe(trial: FrozenTrial) -> FrozenTrial:
 def _suggested(trial: optuna.Trial, key: str, parameter: Parameter) -> Any:
     if isinstance(parameter, ChoiceParameter):
         return trial.suggest_categorical(key, parameter.values)
-    low, high = parameter.low, parameter.high
-    assert low is not None
-    assert high is not None
-    if isinstance(parameter, IntParameter):
-        step = int(parameter.step or 1)
-        return trial.suggest_int(key, int(low), int(high), step=step, log=parameter.log)
-    return _rounded(trial.suggest_float(key, low, high, step=parameter.step, log=parameter.log), parameter)
+    known: Any = parameter.to_optuna()
+    suggest = trial.suggest_int if isinstance(parameter, IntParameter) else trial.suggest_float
+    return _rounded(suggest(key, known.low, known.high, step=known.step, log=known.log), parameter)
 
 
 def _rounded(value: Any, parameter: Parameter) -> Any:

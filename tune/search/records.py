@@ -58,9 +58,7 @@ class Stop:
             return f"{text}the cutoff among {self.population} trials{for_loss}"
         if self.reason == "above_baseline":
             return f"{text}a multiple of the base model's"
-        if self.reason == "rising_wer":
-            return f"{text}its WER at the rung before, and rises while the loss falls"
-        raise ValueError(f"stop reason {self.reason!r} has no words")
+        return f"{text}its WER at the rung before, and rises while the loss falls"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,17 +286,16 @@ class Records(dict[str, Trial]):
         self.lock = threading.RLock()
         self._sorted: list[Trial] | None = None
 
-    def add(self, record: Trial) -> Trial:
+    def add(self, record: Trial) -> None:
         with self.lock:
             self[record.trial_id] = record
             self._sorted = None
-        return record
 
-    def start(self, trial_id: str, config: dict[str, Any], effective_batch: int = 0) -> Trial:
+    def start(self, trial_id: str, config: dict[str, Any]) -> Trial:
         """Add a trial that runs now, or find the one of this number."""
         with self.lock:
             if trial_id not in self:
-                self.add(Trial(trial_id, config, effective_batch, started=time.time()))
+                self.add(Trial(trial_id, config, started=time.time()))
             return self[trial_id]
 
     def all(self) -> Sequence[Trial]:

@@ -33,7 +33,6 @@ class EarlierTrial:
 class WarmStart:
     """Trials of another experiment that fit into the space."""
 
-    experiment: str
     trials: list[EarlierTrial]
     baseline: float
     """WER of its base model in percent."""

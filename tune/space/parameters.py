@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 from trainer.bounds import WEIGHT_OF
 from trainer.config import CLIP_SETTINGS, TrainConfig
@@ -79,7 +79,6 @@ def usual_value(name: str) -> Any:
 
 When: TypeAlias = tuple[tuple[str, tuple[Any, ...]], ...]
 """Settings and the values of each under which a range is searched; empty: always."""
-_Self = TypeVar("_Self", bound="_Range")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +162,7 @@ class _Range:
         near = value if step is None else low + round((value - low) / step) * step
         return self.number(min(high, near))
 
-    def resolve(self: _Self, default_learning_rate: float) -> _Self:
+    def resolve(self, default_learning_rate: float) -> Self:
         low, high = self.low, self.high
         if low is None:
             low = float(f"{default_learning_rate / AUTO_FACTOR:.6g}")

@@ -58,11 +58,6 @@ class SearchSpace:
         """Each searched field with all that it may be anywhere in the space."""
         return {name: hull(ranges) for name, ranges in self.ranges.items()}
 
-    @functools.cached_property
-    def deciding(self) -> set[str]:
-        """Searched fields that conditions look at."""
-        return deciders(self.ranges)
-
     def searched_in(self, point: Mapping[str, Any], name: str) -> Parameter | None:
         """The range of a field that counts in a point; None where the field is not searched there."""
         index = active_index(self.ranges, name, point, self.fixed)
@@ -83,7 +78,7 @@ class SearchSpace:
             names: fields to which, with those that decide on any, points are confined; None for all.
             real: the one value that is taken of a range of real numbers each time, so that there are points with it.
         """
-        names = self.ranges if names is None else {*names, *self.deciding}
+        names = self.ranges if names is None else {*names, *deciders(self.ranges)}
 
         def values(_: str, parameter: Parameter) -> Sequence[Any]:
             points = parameter.points()

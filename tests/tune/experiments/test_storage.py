@@ -22,7 +22,7 @@ from trainer.config import TrainConfig
 from tune.experiments.experiment import Experiment, find_experiment
 from tune.experiments.folder import ExperimentFolder
 from tune.experiments.mlflow_store import default_artifact_root, default_tracking_uri
-from tune.experiments.object_stores.object_store import ObjectStore, StorageError
+from tune.experiments.object_stores.object_store import ObjectStore, StorageError, inside
 from tune.experiments.paths import settled
 from tune.experiments.storage import EXPERIMENT_NAME, Storage, dated_name
 from tune.runs.uploader import Uploader
@@ -269,8 +269,6 @@ def test_a_name_may_be_shortened_and_the_newest_needs_none(tmp_path: Path) -> No
 
 
 def test_names_that_lead_out_are_refused(tmp_path: Path) -> None:
-    from tune.experiments.object_stores.object_store import inside
-
     for name in ("../x", "/etc/passwd", "a/../../b", ""):
         with pytest.raises(StorageError, match="points outside"):
             inside(tmp_path, name)

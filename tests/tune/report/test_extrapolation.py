@@ -15,9 +15,9 @@ def one(number: int, curve: Mapping[int, float], status: Status = "early_stopped
     return Trial(f"{number:03d}", {}, status=status, evaluations=list(curve.items()), best_value=best)
 
 
-def falling(budget: int, end: float = 10.7) -> Callable[[int], float]:
+def falling(budget: int) -> Callable[[int], float]:
     """WER by samples: it falls to three quarters with each doubling."""
-    return lambda samples: end * (budget / samples) ** math.log2(4 / 3)
+    return lambda samples: 10.7 * (budget / samples) ** math.log2(4 / 3)
 
 
 def test_a_stopped_trial_is_extrapolated_over_rungs_of_another_grid() -> None:

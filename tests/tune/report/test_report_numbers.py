@@ -106,7 +106,7 @@ def test_more_trials_are_compared_with_the_lowest_wer_of_the_search(tmp_path: Pa
 def test_nothing_is_told_of_more_trials_where_the_search_failed_or_learned_from_others(
     tmp_path: Path,
 ) -> None:
-    earlier = WarmStart("other", [], baseline=50.0, budget=100, notes=[])
+    earlier = WarmStart([], baseline=50.0, budget=100, notes=[])
     found = analysed(tmp_path, SIXTEEN)
     assert more_of(found) is not None
     assert found.state.prepared is not None

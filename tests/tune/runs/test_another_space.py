@@ -196,7 +196,7 @@ def test_earlier_experiments_teach_what_lies_in_a_space_that_was_narrowed_before
 ) -> None:
     monkeypatch.chdir(tmp_path)
     trials = [EarlierTrial({"learning_rate": rate}, [(96, 20.0)], None) for rate in (5e-4, 5e-5)]
-    made = MadeLog(tmp_path / "made", warm_starts=[WarmStart("earlier", trials, 60.0, 96, [])])
+    made = MadeLog(tmp_path / "made", warm_starts=[WarmStart(trials, 60.0, 96, [])])
     made.session(trials=8)
     made.close()
     storage = Storage.parse(tmp_path)

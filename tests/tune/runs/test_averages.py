@@ -54,7 +54,6 @@ class Averager:
         return Measured({"wer": self.wer, "cer": self.wer / 3, "loss": 0.5, "clips": 10.0}, kept)
 
     def average(self) -> None:
-        """As `SearchStages` does it."""
         assert compare(self.search.experiment)
         measure_average(self.search.experiment, self.measure, self.told.append)
         choose_export(self.search.experiment, pytest.fail)
@@ -64,7 +63,6 @@ def final_round(folder: Path, **asked: Any) -> Search:
     """A search whose four repeats have ended."""
     search = Search(folder, **{"finalists": 2, "repeats": 2, **asked})
     search.train_all(t001=30.0, t002=40.0)
-    search.trials_over()
     search.train_all(t001_r1=32.0, t001_r2=31.0, t002_r1=41.0, t002_r2=42.0)
     return search
 
@@ -113,7 +111,7 @@ def test_what_cannot_be_averaged_is_left_out_and_told(tmp_path: Path) -> None:
 def test_with_too_few_runs_nothing_is_averaged(tmp_path: Path, asked: dict[str, Any]) -> None:
     search = Search(tmp_path, **{"finalists": 2, "repeats": 2, **asked})
     search.train_all(t001=30.0, t002=40.0)
-    for name in search.trials_over():
+    for name in search.state.open_repeats:
         search.train(name, 31.0)
     assert not search.state.open_average
     choose_export(search.experiment, pytest.fail)
@@ -124,7 +122,7 @@ def test_the_mean_of_runs_that_were_best_early_has_the_epoch_of_that(tmp_path: P
     """On fed11aa it had the epoch of their end, and `train --on train+validation` trained for as long."""
     search = Search(tmp_path, finalists=1, repeats=2)
     search.train_all(t001=30.0, t002=40.0)
-    for name in search.trials_over():
+    for name in search.state.open_repeats:
         search.train(name, 31.0, open_=True)
         evaluated = measured(name, RUNGS[-1], 45.0)
         search.experiment.log.append(*evaluated, TrialEnded(trial_id=name, status="completed"))
@@ -141,7 +139,7 @@ def test_it_defends_its_place_in_a_search_that_goes_on(tmp_path: Path) -> None:
     search.resume(trials=3)
     assert search.state.best().trial_id == "001-a1"
     search.train("003", 29.0)
-    assert search.trials_over() == ["003-r1", "003-r2"]
+    assert search.state.open_repeats == ["003-r1", "003-r2"]
     search.train_all(t003_r1=34.0, t003_r2=35.0)
     averager = Averager(search, 25.0)
     averager.average()

@@ -77,12 +77,6 @@ class Search:
     def state(self) -> Any:
         return self.experiment.log.state
 
-    def trials_over(self, reason: Any = None) -> list[str]:
-        """The trials are over; the repeats that are left then."""
-        if reason is not None:
-            self.experiment.log.append(CutShort(reason=reason, text=f"they ended by {reason}"))
-        return list(self.state.open_repeats)
-
     def end(self, cut: Any = None) -> dict[str, Any]:
         if cut is not None:
             self.experiment.log.append(CutShort(final_round=True, reason=cut, text=f"it ended by {cut}"))
@@ -101,7 +95,7 @@ def test_a_final_round_that_a_budget_cuts_drops_nothing_and_is_finished_later(tm
     """On commit 5857576 the winner flipped to a repeat whose weights were gone."""
     search = Search(tmp_path, finalists=2, repeats=2)
     search.train_all(t001=30.0, t002=31.0)
-    assert search.trials_over() == ["001-r1", "002-r1", "001-r2", "002-r2"]
+    assert search.state.open_repeats == ["001-r1", "002-r1", "001-r2", "002-r2"]
     search.train_all(t001_r1=32.0, t002_r1=34.0)
     found = search.end("time_budget")
     assert found["best"]["run"] == "001-r1"
@@ -110,7 +104,6 @@ def test_a_final_round_that_a_budget_cuts_drops_nothing_and_is_finished_later(tm
     search.resume(budgets={"seconds": 1e9})
     search.train("001-r2", 40.0)
     search.train("002-r2", 30.0)
-    search.trials_over()
     found = search.end()
     assert (found["finalists"]["winner"], found["best"]["run"]) == ("002", "002-r2")
     assert search.weights() == {"002-r2-2"}
@@ -120,7 +113,6 @@ def test_a_finalist_without_a_completed_repeat_is_not_beaten(tmp_path: Path) -> 
     """On commit 5857576 trial 001 with 8.0 % lost unopposed to 12.4 % and was deleted."""
     search = Search(tmp_path, finalists=2, repeats=1)
     search.train_all(t001=8.0, t002=12.0)
-    search.trials_over()
     search.train_all(t001_r1=None, t002_r1=12.4)
     found = search.end()
     assert found["finalists"] is None
@@ -133,12 +125,11 @@ def test_those_that_lost_do_not_come_back(tmp_path: Path) -> None:
     """Weights of the losers are gone: a later round compares the winner with what is new."""
     search = Search(tmp_path, finalists=2, repeats=1)
     search.train_all(t001=8.0, t002=8.2)
-    search.trials_over()
     search.train_all(t001_r1=10.0, t002_r1=9.5)
     assert search.end()["finalists"]["winner"] == "002"
     search.resume(trials=3)
     search.train("003", 8.1)
-    assert search.trials_over() == ["003-r1"]
+    assert search.state.open_repeats == ["003-r1"]
     search.train("003-r1", 9.8)
     found = search.end()
     assert [score["trial_id"] for score in found["finalists"]["scores"]] == ["002", "003"]

@@ -27,7 +27,7 @@ def lines_in(text: str) -> list[int]:
 def test_all_lines_are_printed_once_in_their_order() -> None:
     written, records = io.StringIO(), Records()
     console = Console(file=written, force_terminal=True, width=100, height=30, _environ={"TERM": "xterm"})
-    records.start("001", {"learning_rate": 1e-3}, 8)
+    records.start("001", {"learning_rate": 1e-3})
     shown = display(console, records, 300)
     with shown:
         for number in range(300):
@@ -46,7 +46,7 @@ def test_without_a_terminal_each_running_trial_has_a_line_a_minute(monkeypatch: 
     written, records = io.StringIO(), Records()
     shown = display(Console(file=written, width=120), records, 8)
     with shown:
-        first = records.start("001", {"learning_rate": 1e-3}, 8)
+        first = records.start("001", {"learning_rate": 1e-3})
         shown.look()
         assert written.getvalue() == "", "no minute has passed"
         monkeypatch.setattr(consoles, "_MINUTE", 0.0)
@@ -63,7 +63,7 @@ def test_without_a_terminal_each_running_trial_has_a_line_a_minute(monkeypatch: 
         line, total = written.getvalue().splitlines()[-2:]
         assert line.endswith("trial 001: 900 of 900 samples · loss 1.2500 · last evaluation")
         for number in range(2, 6):
-            records.start(f"00{number}", {}, 8).add_progress({"samples_seen": number, "epoch": 0.01})
+            records.start(f"00{number}", {}).add_progress({"samples_seen": number, "epoch": 0.01})
         shown.look()
         assert "5 trials run: 2 to 900 of 900 samples" in written.getvalue().splitlines()[-2]
 
@@ -74,10 +74,10 @@ def test_of_a_search_that_goes_on_the_time_left_is_that_of_this_sessions_pace(
     """It was once that of all samples in this session's seconds: 8 s."""
     records, now = Records(), 1000.0
     monkeypatch.setattr("tune.runs.search_display.time.monotonic", lambda: now)
-    records.start("001", {}, 8).samples_seen = 900
+    records.start("001", {}).samples_seen = 900
     records["001"].end("completed")
     with display(Console(file=io.StringIO()), records, 2) as shown:
-        records.start("002", {}, 8).add_progress({"samples_seen": 100, "epoch": 0.1})
+        records.start("002", {}).add_progress({"samples_seen": 100, "epoch": 0.1})
         now += 10.0
         assert shown.parts()[-1] == "about 01:20 left"
 

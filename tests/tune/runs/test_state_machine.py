@@ -96,7 +96,7 @@ def begun(plan: Plan) -> Prepared:
         rungs=RUNGS,
         trials_full_window=not plan.options.n_finalists,
         resources=RESOURCES,
-        data=Data(features_key="k", clips=clips, splits={"validation": "a"}),
+        data=Data(clips=clips, splits={"validation": "a"}),
         baseline=Baseline(rates={"wer": 60.0, "cer": 30.0, "clips": 10.0}),
     )
 
@@ -385,7 +385,6 @@ class SearchMachine(RuleBasedStateMachine):
 
     @action()
     def go_on(self) -> None:
-        """As `_search` does where a stage has come to its end."""
         if self.alive and (self.running or self.waiting()):
             return
         self.stop_trainings()
