@@ -61,7 +61,7 @@ def test_what_two_nodes_wrote_is_one_checkpoint(
     assert left(tmp_path) == []
 
 
-def test_one_that_is_made_again_is_whole_only_at_its_end(files: CheckpointFiles, tmp_path: Path) -> None:
+def test_one_that_is_made_again_is_whole_only_at_its_end(files: CheckpointFiles) -> None:
     written = write(files, model="damaged", more="x")
     files.complete(written, NAME, files.upload(written, NAME))
     written = write(files, model="weights")
@@ -80,7 +80,7 @@ def test_one_that_is_made_again_is_whole_only_at_its_end(files: CheckpointFiles,
 
 
 def test_the_workers_of_a_node_fetch_a_checkpoint_once(
-    files: CheckpointFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: CheckpointFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each with a copy of its own they would fill the disk."""
     written = write(files, model="weights")

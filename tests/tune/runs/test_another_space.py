@@ -161,9 +161,7 @@ def test_a_stream_keeps_what_it_needs(storage: Storage) -> None:
     assert resumed(storage, OTHER + "streaming: true\n").plan.base.streaming
 
 
-def test_the_log_has_the_change_and_study_and_report_follow(
-    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_log_has_the_change_and_study_and_report_follow(storage: Storage, tmp_path: Path) -> None:
     space = resumed(storage, OTHER).plan.space
     made = MadeLog(tmp_path / "made")
     assert "weight_decay" not in made.saved.space.ranges

@@ -39,9 +39,9 @@ SECRETS = {
 PASSWORD = "planted-p4ssword"
 
 
-def words(folder: Path, *more: str, name: str = "x") -> list[str]:
+def words(folder: Path, *more: str) -> list[str]:
     (folder / "space.yaml").write_text(SPACE)
-    return ["--space", "space.yaml", "--experiment", name, "--max-concurrent", "1", *QUICK, *more]
+    return ["--space", "space.yaml", "--experiment", "x", "--max-concurrent", "1", *QUICK, *more]
 
 
 def listed(folder: Path) -> str:

@@ -27,10 +27,10 @@ from tune_whisper import ExperimentError, train
 SMALL = ["--set", "max_train_clips=32", "--set", "max_eval_clips=16", "--set", "generation_max_length=40"]
 
 
-def earlier_search(folder: Path, name: str = "earlier") -> None:
+def earlier_search(folder: Path) -> None:
     """What a finished search of two trials leaves, without its checkpoints."""
     base = TrainConfig(epochs=2.0, max_train_clips=120, weight_decay=0.01, seed=5, evaluate_at=(64, 240))
-    made = MadeLog(folder / "experiments" / name, train_config=base.to_dict())
+    made = MadeLog(folder / "experiments" / "earlier", train_config=base.to_dict())
     made.session(trials=2)
     made.trial("001", 50.0, 30.0, 20.0, learning_rate=1e-4, train_batch_size=8)
     made.trial("002", 40.0, 20.0, 10.0, learning_rate=2e-4, train_batch_size=4)

@@ -144,7 +144,7 @@ def test_wrong_overrides(load: Load, overrides: dict[str, Any], message: str) ->
     assert "\n" not in str(error.value)
 
 
-def test_an_override_that_switches_a_searched_parameter_off(load: Load) -> None:
+def test_an_override_that_switches_a_searched_parameter_off() -> None:
     told = r":\d+: warmup_ratio: is searched without effect: warmup_steps overrides it; remove one, or fix"
     with pytest.raises(SpaceError, match=told):
         load_space("lr_batch", {"warmup_steps": 10})
