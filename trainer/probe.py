@@ -44,7 +44,6 @@ def probe_step(config: TrainConfig, data: PreparedData, *, seconds: float) -> fl
         max_samples=None,
         max_hours=None,
         gradient_accumulation_steps=1,
-        micro_batch=None,
         epochs=None,
         max_steps=_MOST_STEPS,
         evaluations=2,  # so that the weights are averaged

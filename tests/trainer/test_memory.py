@@ -184,11 +184,13 @@ def test_a_batch_without_memory_has_no_time(
     small_config: TrainConfig, data: PreparedData, passes: SimpleNamespace
 ) -> None:
     passes.most = 3
-    config = small_config.replace(gradient_accumulation_steps=4, micro_batch=1, max_steps=1)
+    config = small_config.replace(gradient_accumulation_steps=4, max_steps=1)
     assert probe_step(config.replace(train_batch_size=4), data, seconds=0.0) is None
     rate = probe_step(config.replace(train_batch_size=3), data, seconds=0.0)
     assert rate is not None and rate > 0
     assert passes.sizes == [4] + [3] * (len(passes.sizes) - 1)
+    assert probe_step(config.replace(train_batch_size=4, micro_batch=2), data, seconds=0.0)
+    assert passes.sizes[-1] == 2
 
 
 def test_the_clips_with_the_longest_texts_in_the_window_of_all(

@@ -40,7 +40,7 @@ def find_in_sound(entries: Sequence[Entry]) -> list[Finding]:
     spoken = speech(entries)
     usual = statistics.median(sound.loud for _, sound in spoken) if spoken else 0.0
     limit = max(_QUIET, min(-35.0, usual - _QUIET_BY))
-    silent = ((-s.loud, e, _why_silent(s)) for e, s in measured_clips(entries) if s.is_silent)
+    silent = ((-s.loud, e, _why_silent(s)) for e, s in measured_clips(entries) if s.is_silent and e.key)
     quiet = ((-s.loud, e, f"loud parts at {s.loud:.0f} dBFS") for e, s in spoken if s.loud <= limit)
     clipped = (
         (s.clipped, e, f"{100 * s.clipped:.1f} % of the samples are cut off")
@@ -103,7 +103,7 @@ def find_misfitting(groups: Groups) -> tuple[dict[str, float], list[Finding]]:
     """What is usual in each language, in letters a second, and texts that are far too long or short for their audio."""
     rates, suspects = {}, []
     for code, entries in groups.items():
-        rate, misfits = misfitting([(entry, sound.spoken) for entry, sound in speech(entries)])
+        rate, misfits = misfitting([(entry, sound.spoken) for entry, sound in speech(entries) if entry.key])
         if rate is not None:
             rates[code] = rate
         suspects += misfits
@@ -155,7 +155,7 @@ def odd_entries(entries: Sequence[Entry]) -> Iterable[tuple[Entry, str]]:
 
 def find_shared_texts(entries: Sequence[Entry]) -> list[Finding]:
     """Texts that are in two splits, but for case and punctuation."""
-    groups = grouped(entries, lambda entry: entry.key).values()
+    groups = grouped(filter(lambda entry: entry.key, entries), lambda entry: entry.key).values()
     shared = [group for group in groups if len({entry.split for entry in group}) > 1]
     suspects = []
     for group in shared:
@@ -199,7 +199,7 @@ def shared_speaker_notes(speakers: Mapping[str, set[str]]) -> list[str]:
     learned = speakers.get("train", set())
     return [
         f"{len(mine & learned):,} of {len(mine):,} speakers of {split} are in train too: its WER is that of known "
-        "voices; split_by=speaker keeps them apart"
+        "voices; split_by=speaker keeps them apart where the data has no splits of its own"
         for split, mine in speakers.items()
         if split != "train" and mine & learned
     ]

@@ -196,22 +196,30 @@ def quantiles(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
     return spread
 
 
-def quick_look(splits: Mapping[str, PreparedSplit]) -> list[Finding]:
+def quick_look(config: TrainConfig, splits: Mapping[str, PreparedSplit]) -> list[Finding]:
     """What a search says of its data before it spends anything: texts and lengths, without reading audio.
 
     It takes a few seconds for 100,000 clips.
     """
-    clips = [
-        (Entry(split, Clip(prepared.name(i), prepared.text(i)), ""), prepared.seconds(i))
-        for split, prepared in splits.items()
-        for i in range(len(prepared))
-    ]
+    clips = []
+    for split, prepared in splits.items():
+        languages = {origin: origin.config(config).written_language for origin in prepared.origins.kinds}
+        for i in range(len(prepared)):
+            clip = Clip(prepared.name(i), prepared.text(i))
+            clips.append((Entry(split, clip, languages[prepared.origins[i]]), prepared.seconds(i)))
     entries = [entry for entry, _ in clips]
+    by_language = grouped(clips, lambda each: each[0].language).values()
+    misfits = [
+        found
+        for own in by_language
+        for found in misfitting([one for one in own if one[0].key], ratio=_FAR)[1]
+    ]
+    odd = [found for own in by_language for found in odd_entries([entry for entry, _ in own])]
     return ranked(
         [
             *find_shared_texts(entries),
-            *make_finding("text_misfit", misfitting(clips, ratio=_FAR)[1]),
-            *make_finding("odd_characters", odd_entries(entries)),
+            *make_finding("text_misfit", misfits),
+            *make_finding("odd_characters", odd),
             *find_small_splits(entries),
         ]
     )

@@ -25,8 +25,8 @@ _MARGIN = 18.0
 Of 400 English and German sentences one reaches 16 (a list of names: "Jack London, Waikiki Beach, Honolulu, Oahu."), all
 others stay under 2; of the same sentences taken for the other language all of five words and more reach 18 (measured).
 """
-_SAME = {"jw": "jv", "nn": "no", "yue": "zh"}
-"""What Whisper and py3langid call differently, or one of them does not tell apart."""
+_SAME = {"jw": "jv"}
+"""What Whisper and py3langid call differently."""
 _LEAST_LETTERS = 12
 _ENOUGH = 20
 """Texts from which it can be said what most are in."""

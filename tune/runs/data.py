@@ -197,7 +197,7 @@ def quick_notes(base: TrainConfig, data: PreparedData) -> list[str]:
     """What looks wrong in texts and lengths, and the command that shows which clips it is; nothing for sound data."""
     from trainer.inspection.inspection import quick_look
 
-    found = quick_look(data.splits)
+    found = quick_look(base, data.splits)
     notes = [one.title for one in found if not one.suspects]
     warnings = [f"WARNING: {one.title}, such as {one.suspects[0].name}" for one in found if one.suspects]
     if not warnings:

@@ -19,12 +19,23 @@ from trainer.data.prepared import prepare
 from trainer.errors import DataError
 from trainer.inspection.characters import odd_characters
 from trainer.inspection.entries import Entry
-from trainer.inspection.inspection import Inspection, inspect_data
+from trainer.inspection.inspection import Inspection, inspect_data, quick_look
 from trainer.inspection.rates import misfitting
 from trainer.inspection.sound import Sound, listen
-from trainer.inspection.texts import markup
+from trainer.inspection.texts import detect_languages, markup
 from tune.inspection.page import inspection_page
 from tune.inspection.tables import to_dict
+
+RATE = 16_000
+NYNORSK = (
+    "Eg veit ikkje kva dei har gjort med båten|Dei kjem heim når ho er ferdig med arbeidet sitt|"
+    "Kvifor kan ikkje me gjere det same som dei|Ho fortalde at mor hennar ikkje var heime|"
+    "Det er mykje me ikkje har snakka om enno"
+)
+CANTONESE = (
+    "佢哋喺度等緊我哋返嚟食飯|你知唔知佢哋而家喺邊度呀|我唔係好明佢講咩嘢|"
+    "呢啲嘢係咪你嘅呀唔該晒|佢話聽日會嚟搵我哋玩"
+)
 
 
 def found_by_kind(inspection: Inspection) -> dict[str, set[str]]:
@@ -152,14 +163,43 @@ def test_languages_of_one_data_set_are_judged_each_by_its_own(tmp_path: Path) ->
     assert found_by_kind(every)["other_language"] == {"clips/10.wav"}
 
 
+def test_a_search_judges_texts_of_each_language_by_its_own(tmp_path: Path) -> None:
+    texts = ["He lived in the old town,en"] * 95 + ["Он жил в старом городе,ru"] * 5
+    rows = [text.replace(",", f" {number},") for number, text in enumerate(texts)]
+    config = TrainConfig(
+        data=str(clips_with(tmp_path, "text,language", rows)),
+        language_column="language",
+        cache_dir=str(tmp_path / "features"),
+    )
+    found = quick_look(config, prepare(config).splits)
+    assert "odd_characters" not in {finding.kind for finding in found}
+
+
+def test_silence_that_is_to_be_learned_is_no_fault(tmp_path: Path) -> None:
+    rows = [f"They walked {number} miles to town,speech" for number in range(40)]
+    data = clips_with(tmp_path, "text,kind", rows)
+    silent = [f"clips/{number}.wav" for number in range(0, 40, 4)]
+    for name in silent:
+        soundfile.write(data / name, np.zeros(4 * RATE), RATE)
+    table = (data / "metadata.csv").read_text().splitlines()
+    rest = [f"{line.split(',')[0]},,silence" if line.split(",")[0] in silent else line for line in table]
+    (data / "metadata.csv").write_text("\n".join(rest))
+    inspection = inspect_data(TrainConfig(data=str(data), empty_text="keep"), with_model=False)
+    told = {name for names in found_by_kind(inspection).values() for name in names}
+    assert not told & set(silent)
+
+
+@pytest.mark.parametrize(("code", "text"), [("nn", NYNORSK), ("yue", CANTONESE)])
+def test_languages_that_the_classifier_knows_by_their_own_code(code: str, text: str) -> None:
+    texts = text.split("|")
+    assert detect_languages(texts * 5, code) == (None, [])
+
+
 def test_data_in_another_language_than_named_is_told(tmp_path: Path) -> None:
     rows = [f'"Это предложение номер {number}, и оно длинное"' for number in range(30)]
     inspection = inspect_data(TrainConfig(data=str(clips_with(tmp_path, "text", rows))), with_model=False)
     (finding,) = [one for one in inspection.findings if one.kind == "language_setting"]
     assert finding.title == "most texts look Russian, but are treated as English"
-
-
-RATE = 16_000
 
 
 CODINGS = {
