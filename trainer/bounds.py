@@ -116,5 +116,5 @@ def with_weights(before: str | None, changes: Mapping[str, Any]) -> dict[str, An
     if not single:
         return rest
     weights = {**(read_weights(rest.get("source_weights", before)) or {}), **single}
-    text = ",".join(f"{name}={weight!r}" for name, weight in sorted(weights.items()))
+    text = ",".join(f"{name}={weight}" for name, weight in sorted(weights.items()))
     return {**rest, "source_weights": text}

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from trainer.bounds import WEIGHT_OF
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.yaml_nodes import Problems, compose, items, scalar
@@ -27,14 +28,21 @@ def read_config_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     if isinstance(root, yaml.MappingNode):
         # As text: YAML would read the language `no` as false, and `1e-5` as text anyway.
-        values = {key: scalar(node, as_text=True) for key, _, node in items(root, problems)}
+        values = {key: _plain(node) for key, _, node in items(root, problems)}
     elif root is not None:
         problems.add(root, "must hold settings, one KEY: VALUE per line")
     mistakes = [f"line {line}: {text}" for line, text in problems.found]
     if not mistakes:
         try:
             config = TrainConfig.from_dict(values)
-            return {name: getattr(config, name) for name in values}
+            names = dict.fromkeys("source_weights" if key.startswith(WEIGHT_OF) else key for key in values)
+            return {name: getattr(config, name) for name in names}
         except ConfigError as error:
             mistakes = str(error).splitlines()
     raise ConfigError("\n".join(f"{path}: {each}" for each in mistakes))
+
+
+def _plain(node: yaml.Node) -> Any:
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(each) for each in node.value]
+    return scalar(node, as_text=True)

@@ -157,6 +157,11 @@ def test_values_are_taken_as_written(tmp_path: Path) -> None:
     assert config.spec_augment is True
 
 
+def test_lists_and_weights_of_sources_in_a_file(tmp_path: Path) -> None:
+    path = config_file(tmp_path, "evaluate_at: [100, 200]\nweight.fleurs: 2\nweight.own: 0.5\n")
+    assert read_config_file(path) == {"evaluate_at": (100, 200), "source_weights": "fleurs=2,own=0.5"}
+
+
 @pytest.mark.parametrize(
     ("text", "lines"),
     [

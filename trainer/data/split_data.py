@@ -71,7 +71,7 @@ def load_split(config: TrainConfig, split: str, origin: Origin = PLAIN) -> Split
             return _as_in_training(config, role)
         return _of_sources(config, lambda own, of: load_split(own, split, of), all_of_them=False)
     if config.streaming:
-        return _as_in_training(config, split)
+        return _as_in_training(config, role or split)
     tables, notes = read_source(config)
     parts = divide_by_split(config, tables)
     names = {role: name for role in SPLIT_ALIASES if (name := split_of_role(config, role, parts))}

@@ -49,10 +49,13 @@ def window_frames(config: TrainConfig, data: PreparedData, full: int) -> int:
     `audio_window: null` (auto) takes the longest clip of all splits, and a third of `full` at least; so does `batch`,
     whose windows are at most that long. A number of seconds is never taken below the longest clip: clips are not cut.
     A stream, whose lengths are not known, must have a number, and it is never taken below a third of `full` either.
+    A clip that is as long as the number has up to two frames more.
     """
     longest = max(split.most_frames() for split in data.splits.values())
     asked = config.audio_window
-    wanted = max(longest, round(asked * FRAMES_PER_SECOND)) if isinstance(asked, float) else longest
+    wanted = longest
+    if isinstance(asked, float):
+        wanted = max(longest, round(asked * FRAMES_PER_SECOND) + 2 * config.streaming)
     chosen = not isinstance(asked, float) or config.streaming
     return min(full, max(round_window(wanted), least_frames(full) if chosen else 0))
 

@@ -221,7 +221,8 @@ def test_training_splits_are_streamed_and_a_sample_is_looked_at(hub: Hub, tmp_pa
     """)
     sample = textwrap.dedent("""
         config = TrainConfig(data="org/speech", data_config="be_by", cache_dir=cache)
-        assert is_far(config.data) and not is_far("demo") and not is_far("clips.csv")
+        assert is_far(config.data) and is_far("MLCommons/peoples_speech_v1.0")
+        assert not is_far("demo") and not is_far("clips.csv")
         here, note = keep_sample(config, 4)
         looked = inspect_data(here, with_model=False)
         print(json.dumps([found, {name: one.clips for name, one in looked.splits.items()}, note]))

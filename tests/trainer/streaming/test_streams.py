@@ -3,6 +3,7 @@
 import itertools
 import json
 import pickle
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from trainer.config import TrainConfig
 from trainer.data.audio import read_audio
 from trainer.data.clips import load_clips
 from trainer.data.prepared import prepare
+from trainer.data.split_data import load_split
 from trainer.data.streaming import shards as reading
 from trainer.data.streaming.stream import StreamedClip, TrainStream
 from trainer.errors import ConfigError, DataError
@@ -56,6 +58,8 @@ def test_only_the_training_split_is_streamed(shards: Path, small_config: TrainCo
     assert table.splits["validation"][0].cell("speaker") == demo_rows("validation", 1)[0]["speaker"]
     assert table.stream is not None and abs(table.stream.n_clips - CLIPS["train"]) <= 12
     assert any("streamed: 4 training shards" in note for note in table.notes)
+    assert len(load_split(config, "dev").clips) == 8, "another usual name of validation"
+    assert re.fullmatch(r"about [\d,]+ hours of audio, [\d,.]+ GB", table.stream.cost(1e7))
 
 
 @given(workers=st.integers(1, 6), buffer=st.integers(1, 50), seed=st.integers(0, 9))

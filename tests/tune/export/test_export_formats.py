@@ -35,6 +35,7 @@ from trainer.conversion.hugging_face import write_model
 from trainer.conversion.whisper_layout import END
 from trainer.data.audio import SAMPLE_RATE
 from trainer.model.pretrained import DEMO_MODEL
+from trainer.scoring.objectives import CHRF_ERROR, WER
 from tune.cli import main
 from tune.export.formats import format_readme
 
@@ -366,3 +367,16 @@ def test_runtimes_suppress_the_whole_list_or_none(
     assert ("without_timestamps=True, suppress_tokens=[])" in told) is bool(taken)
     told = format_readme(Target("ggml", "int8"), decoding, None)
     assert ("--suppress-nst" in told) is ("suppress_nst=True" in told) is not bool(taken)
+
+
+@pytest.mark.parametrize(("objective", "name"), [(WER, "WER"), (CHRF_ERROR, "chrF error")])
+def test_a_drift_is_told_by_the_objectives_name(objective: str, name: str) -> None:
+    rates: dict[str, Any] = {
+        "objective": objective,
+        "rate": 45.0,
+        "hf_rate": 40.0,
+        "drift": 5.0,
+        "tolerance": 2.0,
+    }
+    check = FormatCheck(format="ggml", quantization="int8", clips=12, words=90, same=3, **rates)
+    assert f"the model has a {name} of 45.00 %" in str(check.problem)

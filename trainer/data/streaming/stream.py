@@ -36,6 +36,7 @@ from trainer.data.splits import find_splits
 from trainer.data.streaming.shards import Shards, estimate_rows, is_local, open_shards, stream_errors
 from trainer.data.tables.table import Table, read_manifest
 from trainer.errors import DataError
+from trainer.mix import is_hub_name
 
 SAMPLE = 64
 """Clips of the training split that are looked at before anything is trained."""
@@ -132,7 +133,8 @@ class TrainStream:
         """What it takes to read and decode so many clips, in words."""
         size = sum(self.shards.files.values()) * samples / self.n_clips
         hours = samples * self.mean_seconds / 3600
-        return f"about {hours:.2g} hours of audio, {size / 1e9:.2g} GB"
+        hours, gigabytes = (float(f"{amount:.2g}") for amount in (hours, size / 1e9))
+        return f"about {hours:,g} hours of audio, {gigabytes:,g} GB"
 
     def clips(self, seed: int, buffer: int, worker: int = 0, workers: int = 1) -> Iterator[StreamedClip]:
         """The clips of one worker without end, epoch after epoch; those without words are left out.
@@ -275,7 +277,7 @@ def is_far(data: str) -> bool:
     path = Path(data).expanduser()
     if path.exists():
         return path.suffix == ".tar" or (path.is_dir() and any(path.rglob("*.tar")))
-    return data != "demo" and not path.suffix
+    return data != "demo" and (is_hub_name(data) or not path.suffix)
 
 
 def keep_sample(config: TrainConfig, count: int) -> tuple[TrainConfig, str]:
