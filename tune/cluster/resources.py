@@ -57,7 +57,7 @@ class ResourceRequest:
             raise ConfigError(f"{given}: must be a GPU fraction up to 1, or a whole number of GPUs")
         began = ", with which the search began" if resumed else ""
         share = ", or a GPU fraction" if workers == 1 else ""
-        more = "" if resumed else f" {self._workers_option} {max(1, math.ceil(gpus))}, or"
+        more = "" if resumed or self.per_worker else f" {self._workers_option} {max(1, math.ceil(gpus))}, or"
         raise ConfigError(
             f"{given}: each worker uses one GPU, and {self._workers_option} is {workers}{began}; "
             f"give{more} {self._option('gpus', workers)}{share} or 0"
@@ -83,7 +83,7 @@ class ResourceRequest:
         cpus = self.cpus / workers if self.cpus is not None else _default_cpus(gpus, able)
         if cpus > most_cpus:
             raise ResourceError(
-                f"{self._option('cpus', cpus * workers)}: {_where(nodes)} {most_cpus:g} CPUs; lower it"
+                f"{self._option('cpus', cpus * workers)}: {_where(nodes, able)} {most_cpus:g} CPUs; lower it"
             )
         resources = TrialResources(gpus=gpus * workers, cpus=cpus * workers, concurrent=1, workers=workers)
         fitting = resources.fitting(nodes)
@@ -148,8 +148,11 @@ def _default_cpus(gpus: float, able: Sequence[Node]) -> float:
     return float(math.floor(share)) if share >= 1 else math.floor(share * 1000) / 1000
 
 
-def _where(nodes: Sequence[Node]) -> str:
-    return "this machine has" if len(nodes) == 1 else "no node of the cluster has more than"
+def _where(nodes: Sequence[Node], able: Sequence[Node] = ()) -> str:
+    """`able`: those of them that are spoken of."""
+    if len(nodes) == 1:
+        return "this machine has"
+    return f"no node of the cluster {'with enough GPUs ' * (0 < len(able) < len(nodes))}has more than"
 
 
 def _fitting(node: Node, gpus: float, cpus: float) -> int:

@@ -100,9 +100,10 @@ def run(words: list[str]) -> tuple[argparse.Namespace, EvaluationResult]:
 
     with contextlib.ExitStack() as stack:
         model, baseline = (
-            name and stack.enter_context(open_model(name, arguments.storage, find_finished))
+            None if name is None else stack.enter_context(open_model(name, arguments.storage, find_finished))
             for name in (arguments.model, arguments.baseline)
         )
+        assert model is not None
         plan = plan_evaluation(
             model,
             baseline,

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer.config import MODEL_SHORT_NAMES
 from trainer.config_file import read_config_file
+from trainer.deepspeed import PACKAGED
 from trainer.errors import ConfigError
 from trainer.optimizers import extra_of
 from tune.commands import search, train
@@ -123,12 +124,10 @@ def _request(
     files = dict(files)
     for item in (f"deepspeed={arguments.deepspeed or ''}", *arguments.set):
         key, _, text = item.partition("=")
-        if key == "deepspeed" and Path(text).is_file():
+        if key == "deepspeed" and text not in PACKAGED and Path(text).is_file():
             files[text] = Path(text)
-    sent, notes = [], []
-    for word in words:
-        before, equals, value = word.rpartition("=")
-        sent.append(before + equals + files[value].name if value in files else word)
+    names = {Path(written): path.name for written, path in files.items()}
+    sent, notes = [_as_sent(word, names) for word in words], list[str]()
     storage = arguments.storage.text if arguments.storage else _HOME_STORAGE
     if arguments.storage is None:
         sent.append(f"--storage={_HOME_STORAGE}")
@@ -160,6 +159,14 @@ def _request(
             "set TUNE_WHISPER_NOTIFY in the cluster's environment"
         )
     return request
+
+
+def _as_sent(word: str, names: Mapping[Path, str]) -> str:
+    """A word with the name that its file has there; the file is all of it, or what follows a `=`."""
+    for begin in (0, *(place for place, letter in enumerate(word, 1) if letter == "=")):
+        if name := names.get(Path(word[begin:])):
+            return word[:begin] + name
+    return word
 
 
 def _check_source(request: JobRequest, option: str, value: Any) -> None:

@@ -58,7 +58,9 @@ def list_all(words: list[str]) -> int:
     of_jobs = [name for name in ("address", "all", "project", "location") if getattr(arguments, name)]
     if arguments.storage is not None and of_jobs:
         raise ConfigError(f"--{of_jobs[0]}: is for jobs, --storage for experiments; give one of them")
-    if of_jobs or (arguments.storage is None and any(os.environ.get(name) for name in ADDRESSES)):
+    if of_jobs or (
+        arguments.storage is None and any("://" in os.environ.get(name, "") for name in ADDRESSES)
+    ):
         return list_jobs(arguments)
     return _list_experiments(arguments.storage or Storage.parse(DEFAULT_STORAGE), as_json=arguments.json)
 

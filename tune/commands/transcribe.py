@@ -152,7 +152,7 @@ def _load(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> list[Tr
 
     models: list[Transcriber] = []
     for name in (arguments.model, arguments.compare):
-        if name:
+        if name is not None:
             source = stack.enter_context(open_model(name, arguments.storage, find_finished)).source
             language = models[0].language if models else arguments.language
             task = models[0].task if models else arguments.task

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 _RATE = 16_000
+_QUIET = 0.1
+"""Peak of full scale to which quieter recordings are lifted: silero-vad finds no speech at -60 dBFS."""
 _WITHOUT_SPACES = ("zh", "yue", "ja", "th", "lo", "my", "km", "bo")
 
 
@@ -60,6 +62,7 @@ def _speech(recording: np.ndarray, longest: int) -> list[tuple[int, int]]:
     spans = get_speech_timestamps(
         torch.from_numpy(recording),
         load_silero_vad(),  # its state is of one recording, and requests come at the same time
+        min_speech_duration_ms=100,
         max_speech_duration_s=longest / _RATE,
         min_silence_duration_ms=500,
         speech_pad_ms=200,
@@ -83,4 +86,6 @@ def _read(number: int, value: Any) -> np.ndarray:
         raise MlflowException.invalid_parameter_value(
             f"recording {number}: cannot be decoded as WAV, FLAC, OGG or MP3: {error}"
         ) from error
-    return np.ascontiguousarray(soxr.resample(samples.mean(axis=1), rate, _RATE), dtype=np.float32)
+    recording = np.ascontiguousarray(soxr.resample(samples.mean(axis=1), rate, _RATE), dtype=np.float32)
+    peak = float(np.abs(recording).max(initial=0))
+    return recording * np.float32(_QUIET / peak) if 0 < peak < _QUIET else recording

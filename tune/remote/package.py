@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from trainer.deepspeed import PACKAGED, packaged_file
 from tune.remote.client import JobError
 from tune.remote.jobs import ENVIRONMENT
 
@@ -31,6 +32,8 @@ def stage(folder: Path, files: Sequence[Path]) -> None:
     """Fill an empty folder, the job's working directory, with the program and some files; raises `JobError`."""
     for package in _PACKAGES:
         shutil.copytree(_ROOT / package, folder / package, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    for name in PACKAGED:
+        shutil.copyfile(packaged_file(name), folder / name)
     for path in files:
         if (folder / path.name).exists():
             raise JobError(f"{path}: the job has another file of this name; rename it")

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 
 from trainer.scoring.objectives import words
-from tune.experiments.events import SearchEnded, TrialEnded
+from tune.experiments.events import CheckpointSaved, Evaluated, SearchEnded, TrialEnded
 from tune.experiments.experiment import Experiment
 from tune.tracking.sync import Log, Store, Target
 from tune.util.errors import error_line
@@ -44,7 +44,10 @@ class Notifier(Store):
                 texts.append(f"trial {event.trial_id} failed: {error_line(event.error or '')}")
             elif isinstance(event, SearchEnded):
                 texts.append(f"{event.status}, {_standing(saved)}")
-        if self._best is not None and (before is None or self._best < before) and not saved.state.ended:
+        # What a session that goes on takes back, as what guards chose, is no news.
+        measured = any(isinstance(entry.event, Evaluated | CheckpointSaved) for entry in new)
+        better = self._best is not None and (before is None or self._best < before)
+        if measured and better and not saved.state.ended:
             texts.append(f"new best, {_standing(saved)}")
         for text in texts:
             self._post(hide_password(f"{saved.name}: {text}"))

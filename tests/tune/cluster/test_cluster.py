@@ -64,6 +64,11 @@ TRAINING = {"workers": 2, "per_worker": True}
             "--gpus-per-trial 2: no node of the cluster has more than 1 GPU; lower it",
         ),
         ({"cpus": 8.0}, [FOUR], "--cpus-per-trial 8: this machine has 4 CPUs; lower it"),
+        (
+            {"cpus": 16.0, "gpus": 1.0},
+            [EIGHT_AND_ONE, {"CPU": 64.0}],
+            "--cpus-per-trial 16: no node of the cluster with enough GPUs has more than 8 CPUs; lower it",
+        ),
         # A training is told in the words of its own options.
         (
             {**TRAINING, "gpus": 2.0},

@@ -82,6 +82,8 @@ MISTAKES = {
         "exprt x",
         ["'exprt': no such command; did you mean export? there are search, inspect"],
     ),
+    "model without a name": ("evaluate ''", ["model ''", "has no config.json"]),
+    "baseline without a name": ("evaluate demo --baseline ''", ["model ''", "has no config.json"]),
     "unknown option": ("--trails 4", ["unrecognized arguments: --trails 4; did you mean --trials?"]),
 }
 """Words, of a search in a good space where they name neither space nor command; and what the line must say."""

@@ -181,6 +181,13 @@ def test_a_recording_longer_than_the_window(shop: Shop, model: Any) -> None:
     said = " ".join(clip["text"] for clip in CLIPS)
     alone = jiwer.wer(said, " ".join(heard(shop.model, FILES)))
     assert jiwer.wer(said, text) < alone + 0.1, "as good as each by itself"
+    heard_at = []
+    for peak in (0.1, 0.0005):
+        quiet = io.BytesIO()
+        samples = whole * np.float32(peak / np.abs(whole).max())
+        soundfile.write(quiet, samples, SAMPLE_RATE, format="WAV", subtype="FLOAT")
+        heard_at += model.predict(quiet.getvalue())
+    assert jiwer.wer(*heard_at) < 0.1, "a quiet recording is lifted"
     soundfile.write(silence, np.zeros(5 * SAMPLE_RATE), SAMPLE_RATE, format="FLAC")
     assert model.predict(silence.getvalue()) == [""]
 

@@ -35,7 +35,8 @@ def test_the_package_holds_the_program_and_the_named_files_only(here: Path) -> N
     there = here / "staged"
     there.mkdir()
     stage(there, [*request.files, here / "data.csv"])
-    assert {path.name for path in there.iterdir() if path.is_file()} == {"space.yaml", "data.csv"}
+    files = {path.name for path in there.iterdir() if path.is_file()}
+    assert files == {"space.yaml", "data.csv", "ds_config.json", "ds_config_zero3.json"}
     assert {path.name for path in there.iterdir() if path.is_dir()} == {"tune", "trainer", "search_spaces"}
     staged = [path for path in there.rglob("*") if path.is_file()]
     assert not [path for path in staged if path.suffix == ".pyc" or path.name.startswith(".")]
@@ -90,13 +91,18 @@ def test_it_gets_its_name_here(here: Path, given: str, stem: str, option: str) -
             "train small.yaml --name x --set seed=4 --epochs 2",
             1,
         ),
+        ("train ./configs/small.yaml --name x", "train small.yaml --name x", 1),
+        ("--space spaces/a=1.yaml {}", "--space a=1.yaml {}", 1),
+        ("--space=spaces/a=1.yaml --deepspeed {}", "--space=a=1.yaml --deepspeed {}", 1),
     ],
 )
 def test_words_are_passed_on_and_paths_replaced(here: Path, given: str, sent: str | None, files: int) -> None:
     for name, text in {
         "spaces/mine.yaml": SPACE,
         "configs/small.yaml": "learning_rate: 1e-4\nmax_steps: 8\n",
+        "spaces/a=1.yaml": SPACE,
         "zero.json": '{"zero_optimization": {"stage": 2}}',
+        "ds_config.json": "{}",  # none of ours
     }.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text)
@@ -107,7 +113,7 @@ def test_words_are_passed_on_and_paths_replaced(here: Path, given: str, sent: st
     request = read_request([*words, *STORAGE])
     assert request.words == [*expected, *STORAGE]
     assert len(request.files) == files
-    extras = {"zero.json": "deepspeed", "tensorboard": "tensorboard"}
+    extras = {"deepspeed": "deepspeed", "tensorboard": "tensorboard"}
     assert request.extras == {extra for word, extra in extras.items() if word in given}
     assert request.name == ("mine" if "--resume" in given else "x")
 

@@ -198,10 +198,19 @@ def test_addresses_where_no_ray_answers(
                 assert told in printed.splitlines()[-1] and PLANTED not in printed
         somebody_else.shutdown()
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    for command in ("list", "cluster"):
-        assert main([command]) == 2
-        told = "RAY_ADDRESS=10.0.0.1:6379: is not the address of a cluster's dashboard"
-        assert told in capsys.readouterr().err
+    assert main(["cluster"]) == 2
+    told = "RAY_ADDRESS=10.0.0.1:6379: is not the address of a cluster's dashboard"
+    assert told in capsys.readouterr().err
+
+
+def test_the_address_of_a_search_keeps_nobody_from_the_experiments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for address in ("10.0.0.1:6379", "auto"):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        assert main(["list"]) == 0
+        assert "no experiments" in capsys.readouterr().out
 
 
 def test_headers_that_are_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

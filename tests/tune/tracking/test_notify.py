@@ -14,7 +14,7 @@ from made_experiments import MadeLog, made_trial, write_experiment
 from plans import search_plan
 
 from tune.cluster.resources import TrialResources
-from tune.experiments.events import Baseline, CheckpointSaved, Evaluated
+from tune.experiments.events import Baseline, CheckpointSaved, Evaluated, ExportChosen, GuardsJudged
 from tune.experiments.storage import Storage
 from tune.runs.session import session_started
 from tune.tracking.notify import Notifier
@@ -77,6 +77,25 @@ def test_news_of_a_session(tmp_path: Path, posted: tuple[str, list[str]]) -> Non
     log.read()
     again.sync(log)
     assert len(texts) == 4, "what an earlier session did is no news"
+
+
+def test_what_the_guards_passed_over_is_no_news_of_a_session_that_goes_on(
+    tmp_path: Path, posted: tuple[str, list[str]]
+) -> None:
+    made = MadeLog(tmp_path / "exp")
+    made.session(trials=2)
+    made.trial("001", 50.0, 30.0, 11.0)
+    made.trial("002", 50.0, 30.0, 13.0)
+    made.append(GuardsJudged(run="002", models={"001": [], "002": []}), ExportChosen(run="002", keep=["001"]))
+    made.finish()
+    store, log = Notifier(made.target(notify=f"{posted[0]}/secret")), Log(made.experiment)
+    made.session(trials=3)
+    log.read()
+    store.sync(log)
+    made.begin("003")
+    log.read()
+    store.sync(log)
+    assert posted[1] == []
 
 
 def test_figures_are_those_of_the_results(tmp_path: Path, posted: tuple[str, list[str]]) -> None:
