@@ -15,9 +15,9 @@ from tune.evaluation.tables import (
     percent,
     points,
     rate_rows,
+    share_without_error,
     sign_counts,
     verdict,
-    without_error,
 )
 from tune.pages.page import Cell, render_page
 from tune.util.console import clock
@@ -85,8 +85,7 @@ def _tiles(scores: Scores) -> list[tuple[str, str]]:
     if scores.translates:
         tiles.append((f"{model.bleu or 0.0:.2f}", "BLEU"))
     else:
-        right = 100.0 * without_error(model) / len(scores.reference)
-        tiles.append((f"{right:.0f} %", "of the clips have no error"))
+        tiles.append((share_without_error(model), "of the clips with speech have no error"))
     return [
         *tiles,
         (f"{speed.real_time_factor:.3f}", f"real-time factor on {speed.device}, {speed.precision}"),

@@ -51,8 +51,8 @@ def difference_between(found: Comparison) -> str:
 
 
 def p_value(p: float) -> str:
-    """`0.013`, or `< 0.001` where it is smaller."""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+    """`0.013`, or `< 0.001` where it is smaller; `0.050` only where no difference is shown."""
+    return "< 0.001" if p < 0.001 else f"{min(p, 0.049) if p < 0.05 else p:.3f}"
 
 
 def p_sentence(p: float) -> str:
@@ -106,6 +106,11 @@ def without_error(model: ModelScores) -> int:
     """Clips of which every word was heard."""
     counts = model.decides
     return int(((counts.errors == 0) & (counts.lengths > 0)).sum())
+
+
+def share_without_error(model: ModelScores) -> str:
+    """The same in whole percent of the clips in which something is said, rounded down."""
+    return f"{100 * without_error(model) // max(1, int((model.decides.lengths > 0).sum()))} %"
 
 
 def rate_rows(scores: Scores) -> list[list[str]]:

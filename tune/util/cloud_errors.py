@@ -28,8 +28,6 @@ _CLASSES = MappingProxyType(
         # Databases.
         "sqlalchemy.exc": ("SQLAlchemyError",),
         "alembic.util.exc": ("CommandError",),
-        # An `OSError` from Python 3.11 on.
-        "asyncio.exceptions": ("TimeoutError",),
     }
 )
 """Base classes by the module that defines them; below `Exception` they have nothing in common."""

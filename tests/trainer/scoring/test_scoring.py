@@ -28,7 +28,14 @@ from trainer.scoring.normalizers import Normalizer
 from trainer.scoring.objectives import combine
 from trainer.scoring.part import chosen_clips, enough_clips
 from trainer.scoring.scores import Reference, Scores, by_seconds, count_rates, group_by, score
-from tune.evaluation.tables import aligned_lines, difference_between, errors_in, verdict
+from tune.evaluation.tables import (
+    aligned_lines,
+    difference_between,
+    errors_in,
+    p_value,
+    share_without_error,
+    verdict,
+)
 
 WORDS = ["адзін", "two", "drei", "quatre", "पाँच", "l'homme", "七", "a", "b", "c"]
 PLAIN = Normalizer("none", "words", "as it is", str.strip)
@@ -112,6 +119,14 @@ def test_words_for_an_empty_reference_are_insertions_where_nothing_is_said() -> 
     better = scored(said, ["", *heard[1:]], heard, silence=True).comparisons["wer"]
     assert (better.utterances, better.better) == (10, 1)
     assert better.difference == pytest.approx(-300 / 27)
+
+
+def test_shares_and_p_values_hide_no_difference() -> None:
+    most = scored(["a b"] * 300, [*["a b"] * 299, "a c"])
+    assert share_without_error(most.model) == "99 %"
+    every = scored([*["a b"] * 5, *[""] * 5], [*["a b"] * 5, *[""] * 5], silence=True)
+    assert share_without_error(every.model) == "100 %"
+    assert [p_value(p) for p in (0.0004, 0.0131, 0.0496, 0.0504)] == ["< 0.001", "0.013", "0.049", "0.050"]
 
 
 def test_normalised_and_orthographic_rates_leave_out_the_same_clips() -> None:
