@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 
             word = message.split()[2].split("=", maxsplit=1)[0]
             alike = nearest(word, re.findall(r"--[a-z][a-z-]*", self.format_help()))
-            hint = f"; did you mean {alike}?" if alike else ""
+            hint = f"; did you mean {alike}?" if alike and alike != word else ""
         raise ConfigError(f"{message}{hint}; see {self.prog} --help")
 
 

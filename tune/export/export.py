@@ -155,6 +155,8 @@ def _find_trial(saved: Experiment, trial_id: str | None) -> Trial:
         return trials[trial_id]
     reason = "it never reached an evaluation"
     if trials[trial_id].evaluations:
+        reason = "its last evaluation is not saved yet"
+    if trials[trial_id].weights_dropped:
         reason = (
             "its weights were deleted when the search ended, since only the best are kept; a search with "
             "--keep-checkpoints all keeps them all"
@@ -270,6 +272,7 @@ def export_existing(
     if output is None:
         _check_addable(model, folder, targets)
     config = _known_settings(model, folder, data, language)
+    set_task(console, config.task)
     load_processor(config)
     load_model_config(config.model)  # which refuses what is no Whisper
     checked = data is not None or (folder / SETTINGS_FILE).is_file()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,8 +48,8 @@ def push_to_hub(folder: Path, repo: str, *, private: bool = False, message: str)
     if not sys.stderr.isatty():
         disable_progress_bars()
     api, card = HfApi(), folder / "README.md"
-    again = f"; what was uploaded stays there; continue with: tune-whisper push {folder} {repo}"
-    with _hub_errors(repo, again + (" --private" if private else "")):
+    command = ["tune-whisper", "push", str(folder), repo, *(["--private"] if private else [])]
+    with _hub_errors(repo, f"; what was uploaded stays there; continue with: {shlex.join(command)}"):
         url = api.create_repo(repo, private=private or None, exist_ok=True)
         whole = url.repo_id
         if private and not api.model_info(whole).private:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -53,17 +54,19 @@ def send(
     Raises:
         JobError: the cluster does not take it, or a job of this name is waiting or running.
     """
-    earlier = [job for job in list_jobs(client) if job_name(job) == name]
-    for job in earlier:
-        if not job.status.is_terminal():
+    jobs = list_jobs(client)
+    for job in jobs:
+        if job_name(job) == name and not job.status.is_terminal():
             raise JobError(
                 f"{name}: a job of this name is {job_state(job)} on the cluster; choose another name, or stop it "
                 f"with tune-whisper stop {name}"
             )
+    used = {job.submission_id for job in jobs}
+    ids = itertools.chain([_PREFIX + name], (f"{_PREFIX}{name}-{number}" for number in itertools.count(2)))
     with cluster_errors(client.get_address()):
         sent = client.submit_job(
             entrypoint=ENTRYPOINT + shlex.join(words),
-            submission_id=_PREFIX + name + (f"-{len(earlier) + 1}" if earlier else ""),
+            submission_id=next(each for each in ids if each not in used),
             runtime_env={
                 "working_dir": str(folder),
                 "env_vars": {**environment, **ENVIRONMENT},
@@ -92,7 +95,7 @@ def find_job(client: JobSubmissionClient, name: str) -> JobDetails:
     for job in list_jobs(client, everyone=True):
         if name in (job_name(job), job.submission_id):
             return job
-    raise JobError(f"{name}: the cluster has no such job; tune-whisper list shows all")
+    raise JobError(f"{name}: the cluster has no such job; tune-whisper list --all shows all")
 
 
 def job_name(job: JobDetails) -> str:

@@ -92,7 +92,7 @@ def resume(
         # One that has ended may lack its test split and results.
         if record and record.outcome not in ("running", "failed") and not record.unsaved and state.written:
             raise ExperimentError(
-                f"--resume {name}: has {record.outcome}; tune-whisper train --from {name} trains again "
+                f"--resume {name}: has {record.outcome}; tune-whisper train --from {name}{storage.option} trains again "
                 "with its settings"
             )
         options.check(resumed=True)

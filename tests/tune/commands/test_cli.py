@@ -84,6 +84,7 @@ MISTAKES = {
     ),
     "model without a name": ("evaluate ''", ["model ''", "has no config.json"]),
     "baseline without a name": ("evaluate demo --baseline ''", ["model ''", "has no config.json"]),
+    "an option of another command": ("cluster delete lab --address x", ["arguments: --address x; see "]),
     "unknown option": ("--trails 4", ["unrecognized arguments: --trails 4; did you mean --trials?"]),
 }
 """Words, of a search in a good space where they name neither space nor command; and what the line must say."""

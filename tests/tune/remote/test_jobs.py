@@ -12,15 +12,19 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 from dashboards import dashboard
 from processes import free_port, tune_whisper
+from ray.job_submission import JobStatus
 from ray_nodes import Nodes
 from search_process import Search
 
 from tune.cli import main
+from tune.remote.jobs import send
 
 SPACE = "learning_rate: {type: float, low: 5e-4, high: 2e-3, log: true}\nscheduler: {rungs: 2}\n"
 QUICK = ["--set", "max_train_clips=32", "--set", "max_eval_clips=8", "--set", "generation_max_length=20"]
@@ -91,6 +95,38 @@ def test_a_search_survives_its_sender_and_ends_cleanly_when_it_is_stopped(
     assert experiment["train_config"]["max_train_clips"] == 32, "--set counts there"
     assert experiment["space"]["scheduler"]["rungs"] == 2, "and so does the space's file"
     assert_planted_nowhere(head, "tune-whisper-survivor")
+
+
+class Sent:
+    """A cluster's list of jobs, as `JobSubmissionClient` tells it, and what is sent to it."""
+
+    def __init__(self, *known: tuple[str, str]) -> None:
+        self.jobs = [
+            SimpleNamespace(
+                submission_id=sent, metadata={"name": name}, status=JobStatus.SUCCEEDED, start_time=0
+            )
+            for sent, name in known
+        ]
+
+    def get_address(self) -> str:
+        return "http://head:8265"
+
+    def list_jobs(self) -> list[Any]:
+        return self.jobs
+
+    def submit_job(self, *, submission_id: str, **_: Any) -> str:
+        assert submission_id not in {job.submission_id for job in self.jobs}
+        return submission_id
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [("new", "tune-whisper-new"), ("night", "tune-whisper-night-3"), ("night-2", "tune-whisper-night-2-2")],
+)
+def test_each_job_has_an_id_of_its_own(name: str, sent: str, tmp_path: Path) -> None:
+    """The second job `night` took the id that `night-2` would have."""
+    client: Any = Sent(("tune-whisper-night", "night"), ("tune-whisper-night-2", "night"))
+    assert send(client, name, [], tmp_path, [], {}) == sent
 
 
 def assert_planted_nowhere(head: Nodes, submission_id: str) -> None:
