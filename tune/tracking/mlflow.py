@@ -24,6 +24,7 @@ from tune.tracking.mlflow_connection import make_experiment, open_store, store_e
 from tune.tracking.mlflow_runs import (
     BEST,
     EXPERIMENT_KEY,
+    OUTCOME,
     PARENT,
     TRIAL_ID,
     WINNER,
@@ -152,7 +153,11 @@ class MlflowStore(Store):
             self._write(run, content, new_points, state.task)
         if not self._own.params and not self._own.deleted:
             self._describe_data(self._own.run_id, saved.settings)
-        self._write(self._own, own_run(saved, self._target.option), points.get(None, []), state.task)
+        own = own_run(saved, self._target.option)
+        own.tags |= dict.fromkeys(
+            {*OUTCOME} & self._own.tags.keys() - own.tags.keys(), ""
+        )  # of an earlier session
+        self._write(self._own, own, points.get(None, []), state.task)
         if not self._own.deleted:
             if any(isinstance(entry.event, ResultsWritten) for entry in new):
                 self._upload(self._own, saved.folder.path)

@@ -50,6 +50,8 @@ _RUN_STATUS = {
     "failed": "FAILED",
     "diverged": "FAILED",
 }
+OUTCOME = ("ended_by", "best_trial", "winner", "tie", "guards")
+"""Tags of a search that has ended."""
 _WORDS = {None: "null", True: "true", False: "false"}
 Metric = tuple[str, float, int, int]
 """Key, value, timestamp in ms, step."""

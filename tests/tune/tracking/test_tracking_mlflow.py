@@ -15,6 +15,7 @@ from made_experiments import BEGAN, TRAINING, MadeLog
 from mlflow_server import children, client_of, only_parent, steps
 
 from tune.experiments.events import (
+    CutShort,
     ExportChosen,
     FinalistsCompared,
     HeldOutMeasured,
@@ -326,6 +327,24 @@ def test_a_new_search_with_the_name_of_a_deleted_one_is_shown_alone(made: MadeLo
     runs = client.search_runs([experiment.experiment_id], shown)
     assert {run.data.tags["trial_id"] for run in runs} == {"001", "002"} and len(runs) == 2
     assert before not in {run.data.tags[PARENT] for run in runs}
+
+
+def test_what_ended_an_earlier_session_does_not_stand_beside_the_last_one(
+    made: MadeLog, database: str
+) -> None:
+    made.session(trials=1)
+    made.trial("001", 50.0, 30.0, 20.0)
+    made.append(CutShort(reason="gpu_hours", text="4 GPU-hours are spent"))
+    made.finish()
+    made.deliver()
+    assert told(database, made.name)[""][4]["ended_by"] == "gpu_hours"
+    made.again()
+    made.session(trials=2)
+    made.trial("002", 50.0, 30.0, 25.0)
+    made.finish()
+    made.deliver()
+    tags = told(database, made.name)[""][4]
+    assert (tags["ended_by"], tags["winner"]) == ("", "001")
 
 
 def test_a_log_whose_end_was_lost(made: MadeLog, database: str) -> None:
