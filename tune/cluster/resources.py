@@ -57,7 +57,9 @@ class ResourceRequest:
             raise ConfigError(f"{given}: must be a GPU fraction up to 1, or a whole number of GPUs")
         began = ", with which the search began" if resumed else ""
         share = ", or a GPU fraction" if workers == 1 else ""
-        more = "" if resumed or self.per_worker else f" {self._workers_option} {max(1, math.ceil(gpus))}, or"
+        # Of whole GPUs a worker there are too many, however many workers.
+        helps = not resumed and (not self.per_worker or 0 < gpus < workers)
+        more = f" {self._workers_option} {max(1, math.ceil(gpus))}, or" if helps else ""
         raise ConfigError(
             f"{given}: each worker uses one GPU, and {self._workers_option} is {workers}{began}; "
             f"give{more} {self._option('gpus', workers)}{share} or 0"
