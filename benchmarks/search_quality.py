@@ -59,7 +59,9 @@ PRIORS = {"good": 5.5, "wrong": 1.5, "lowest": 0.0}
 """Centre of a prior on the learning rate's index, which is 5 to 7 in all settings near the best: among them, 10 times
 below their middle, and 22 times."""
 EARLIER = 10
-"""Trials of other data that the case `warm start` begins with."""
+"""Trials that a search with a warm start begins with."""
+WARM_STARTS = ("warm start", "warm start of the same data")
+"""From the demo's voices, and from the same voices, the settings that have both seeds with the other one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Case:
     trials: int = MOST_TRIALS
     """Most that a search begins."""
     earlier: list[EarlierTrial] = dataclasses.field(default_factory=list)
-    """Of other data, on this one's scales."""
+    """Of an earlier search, on this one's scales."""
 
     def rungs(self, factor: float = 3, rungs: int = 3) -> tuple[int, ...]:
         """Samples at which trials are measured: as other methods have them at 1/9, 1/3 and the end."""
@@ -113,8 +115,8 @@ def best_of_grid(table: Trainings, lora: bool) -> tuple[float, float]:
 def table_case(name: str, seed: int) -> Case:
     """Real trainings: `grid`, `lora` (a branch more), `failing` (one in ten), a `forest` of them, or with a prior.
 
-    `best` is `grid` with another `Case.near`, those of `TRIALS` are `grid` with another `Case.trials`, `warm start` has
-    `Case.earlier`. Searches with odd seeds see the trainings of the second seed.
+    `best` is `grid` with another `Case.near`, those of `TRIALS` are `grid` with another `Case.trials`, those of
+    `WARM_STARTS` have `Case.earlier`. Searches with odd seeds see the trainings of the second seed.
     """
     table, lora = voices(name == "forest"), name == "lora"
     own = table.seeds[seed % len(table.seeds)]
@@ -135,16 +137,21 @@ def table_case(name: str, seed: int) -> Case:
         near=error if name == "best" else NEAR,
         test=lambda config, samples: table.test_wer(config, samples, own),
         trials=TRIALS.get(name, MOST_TRIALS),
-        earlier=earlier_trials(table, seed) if name == "warm start" else [],
+        earlier=earlier_trials(name, table, seed) if name in WARM_STARTS else [],
     )
 
 
-def earlier_trials(table: Trainings, seed: int) -> list[EarlierTrial]:
-    """Ten random trainings of the demo, all of them complete, on `table`'s scales."""
-    demo = voices_of_demo()
-    points = random.Random(seed).sample([*filter(demo.has, grid_space().all_points())], EARLIER)
-    trials = [EarlierTrial(point, demo.evaluations(point), demo.value(point), False) for point in points]
-    return WarmStart(trials, demo.baseline, demo.budget, []).adapted(table.baseline, table.budget)
+def earlier_trials(name: str, table: Trainings, seed: int) -> list[EarlierTrial]:
+    """Random trainings, none of them stopped, on `table`'s scales."""
+    same = name != "warm start"
+    other = table if same else voices_of_demo()
+    own = other.seeds[(seed + 1) % len(other.seeds)]
+    trials = [
+        EarlierTrial(point, other.evaluations(point, own), other.value(point, own), comparable=same)
+        for point in random.Random(seed).sample([*filter(other.has, grid_space().all_points())], EARLIER)
+    ]
+    start = WarmStart(trials, other.baseline, other.budget, [])
+    return start.adapted(table.baseline, table.budget)
 
 
 def made_up_case(name: FamilyName, seed: int) -> Case:
@@ -162,7 +169,7 @@ def made_up_case(name: FamilyName, seed: int) -> Case:
     )
 
 
-KNOWING = (*PRIORS, "warm start")
+KNOWING = (*PRIORS, *WARM_STARTS)
 """Cases in which ours knows something before; other methods cannot be told."""
 TABLE_CASES = ("grid", *TRIALS, "best", "lora", "failing", "forest", *KNOWING)
 CASES: dict[str, Callable[[int], Case]] = {

@@ -111,9 +111,9 @@ class Trainings:
     def has(self, config: Mapping[str, Any]) -> bool:
         return self._training(config, 0) in self._wers
 
-    def evaluations(self, config: Mapping[str, Any]) -> list[tuple[int, float]]:
-        """WERs of the first seed by samples, in percent."""
-        return [*self._wers[self._training(config, 0)].items()]
+    def evaluations(self, config: Mapping[str, Any], seed: int) -> list[tuple[int, float]]:
+        """WERs by samples, in percent."""
+        return [*self._wers[self._training(config, seed)].items()]
 
     def _training(self, config: Mapping[str, Any], seed: int) -> Training:
         method = config.get("method", "full")
