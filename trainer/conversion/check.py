@@ -19,7 +19,7 @@ from trainer.data.clips import load_clips
 from trainer.errors import DataError
 from trainer.scoring.alignment import count_errors
 from trainer.scoring.normalizers import make_normalizer
-from trainer.scoring.objectives import CHRF_ERROR, WER, words
+from trainer.scoring.objectives import CHRF_ERROR, WER, task_of, words
 from trainer.scoring.translation import TRANSLATE, count_chrf
 
 _MOST_CLIPS = 32
@@ -105,7 +105,7 @@ class FormatCheck:
             f"{self.format} ({self.quantization}): in {FORMATS[self.format].runtime} the model has a WER of "
             f"{self.rate:.2f} % on {self.clips} clips, in transformers {self.hf_rate:.2f} %: "
             f"a drift of {self.drift:+.2f} points, over the tolerance of {self.tolerance:.2f}",
-            TRANSLATE if self.objective == CHRF_ERROR else "transcribe",
+            task_of(self.objective),
         )
 
 

@@ -103,7 +103,7 @@ def find_misfitting(groups: Groups) -> tuple[dict[str, float], list[Finding]]:
     """What is usual in each language, in letters a second, and texts that are far too long or short for their audio."""
     rates, suspects = {}, []
     for code, entries in groups.items():
-        rate, misfits = misfitting([(entry, sound.spoken) for entry, sound in speech(entries) if entry.key])
+        rate, misfits = misfitting([(entry, sound.spoken) for entry, sound in speech(entries)])
         if rate is not None:
             rates[code] = rate
         suspects += misfits

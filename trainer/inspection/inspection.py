@@ -209,11 +209,7 @@ def quick_look(config: TrainConfig, splits: Mapping[str, PreparedSplit]) -> list
             clips.append((Entry(split, clip, languages[prepared.origins[i]]), prepared.seconds(i)))
     entries = [entry for entry, _ in clips]
     by_language = grouped(clips, lambda each: each[0].language).values()
-    misfits = [
-        found
-        for own in by_language
-        for found in misfitting([one for one in own if one[0].key], ratio=_FAR)[1]
-    ]
+    misfits = [found for own in by_language for found in misfitting(own, ratio=_FAR)[1]]
     odd = [found for own in by_language for found in odd_entries([entry for entry, _ in own])]
     return ranked(
         [

@@ -39,6 +39,7 @@ def misfitting(
         The usual rate of long texts in letters a second, where there are enough clips to tell; and the clips, each
         with what is odd in words.
     """
+    clips = [(entry, seconds) for entry, seconds in clips if entry.key]  # else no text is to be spoken
     lengths = np.maximum(np.array([seconds for _, seconds in clips], float), 0.02)
     letters = np.maximum(np.array([entry.units for entry, _ in clips], float), 1.0)
     per_second = letters / lengths

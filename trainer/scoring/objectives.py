@@ -42,6 +42,11 @@ def describe_rates(rates: Mapping[str, float]) -> str:
     return f"WER {rates[WER]:.2f} %" + (f", CER {rates['cer']:.2f} %" if "cer" in rates else "")
 
 
+def task_of(objective: str) -> str:
+    """The task whose models this decides between."""
+    return TRANSLATE if objective == CHRF_ERROR else "transcribe"
+
+
 def words(text: str, task: str) -> str:
     """Text for people about the objective, which it calls WER, with the objective's name for the task."""
     return text if task != TRANSLATE else re.sub(r"\bWERs?\b", "chrF error", text)

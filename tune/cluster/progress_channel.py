@@ -155,7 +155,7 @@ class ProgressReader(threading.Thread):
         self,
         channel: Any,
         receive: Callable[[str, str, dict[str, Any], float], Any],
-        fetched: Callable[[], None] = lambda: None,
+        fetched: Callable[[], None],
     ) -> None:
         """`fetched` is called behind all messages that came together."""
         super().__init__(name="progress-reader", daemon=True)

@@ -100,10 +100,11 @@ def run(words: list[str]) -> tuple[argparse.Namespace, EvaluationResult]:
 
     with contextlib.ExitStack() as stack:
         model, baseline = (
-            None if name is None else stack.enter_context(open_model(name, arguments.storage, find_finished))
-            for name in (arguments.model, arguments.baseline)
+            stack.enter_context(open_model(arguments.model, arguments.storage, find_finished)),
+            None,
         )
-        assert model is not None
+        if arguments.baseline is not None:
+            baseline = stack.enter_context(open_model(arguments.baseline, arguments.storage, find_finished))
         plan = plan_evaluation(
             model,
             baseline,

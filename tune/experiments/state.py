@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-from trainer.scoring.objectives import CHRF_ERROR, objective_name, objective_value
-from trainer.scoring.translation import TRANSLATE
+from trainer.scoring.objectives import objective_name, objective_value, task_of
 from tune.experiments.events import (
     Baseline,
     CheckpointSaved,
@@ -104,7 +103,7 @@ class SearchState:
 
     @property
     def task(self) -> str:
-        return TRANSLATE if self.objective == CHRF_ERROR else "transcribe"
+        return task_of(self.objective)
 
     @property
     def objective(self) -> str:

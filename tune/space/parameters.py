@@ -56,13 +56,12 @@ NOT_SEARCHABLE: dict[str, str] = {
     "deepspeed": "all trials of an experiment run on the same engine; give it with --deepspeed",
 }
 
-#: Of these, what decides whether the WERs of two experiments compare; kept splits are each experiment's own file.
+#: Of these, what decides whether validation WERs of two experiments compare; kept splits are each one's own file.
 COMPARED = [
     name
     for name, why in NOT_SEARCHABLE.items()
     if name == "model" or (why in (_WER, _DATA) and name not in ("splits", "test_split"))
 ]
-
 
 #: Fields that a space can neither search nor fix, and what to do instead.
 SET_BY_SEARCH: dict[str, str] = {

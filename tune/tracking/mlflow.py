@@ -154,9 +154,8 @@ class MlflowStore(Store):
         if not self._own.params and not self._own.deleted:
             self._describe_data(self._own.run_id, saved.settings)
         own = own_run(saved, self._target.option)
-        own.tags |= dict.fromkeys(
-            {*OUTCOME} & self._own.tags.keys() - own.tags.keys(), ""
-        )  # of an earlier session
+        earlier = {*OUTCOME} & self._own.tags.keys() - own.tags.keys()  # of a session before
+        own.tags |= dict.fromkeys(earlier, "")
         self._write(self._own, own, points.get(None, []), state.task)
         if not self._own.deleted:
             if any(isinstance(entry.event, ResultsWritten) for entry in new):
