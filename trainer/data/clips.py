@@ -83,8 +83,8 @@ def load_clips(config: TrainConfig, *, window: float | None = None, refuse_token
         refuse_tokens: whether texts with Whisper's own tokens, which would be taught as text, are an error.
 
     Raises:
-        DataError: the data, a column, a split or the language is not there, a split is empty, or texts have tokens; of
-            a data file's sources a line each.
+        DataError: the data, a column, a split or the language is not there, a split is empty or has no text to measure,
+            or texts have tokens; of a data file's sources a line each.
         ModelError: parts of recordings are to be joined, and the model cannot be found.
         ConfigError: `row_filter` is malformed, one split has two roles, or there are no sources to weight.
     """
@@ -124,6 +124,12 @@ def load_clips(config: TrainConfig, *, window: float | None = None, refuse_token
     cut, silent = joined([one[0] for one in cuts]), joined([one[1] for one in cuts])
     for one, (_, _, cut_notes) in zip(given, cuts, strict=True):
         made_notes += name_source(one.source, cut_notes)
+    for role in sorted(cut.keys() - {"train"}):
+        if not any(clip.text for clip in cut[role]):
+            raise DataError(
+                f"data={config.data!r}: no clip of the {role} split has a text, so there is no word to measure; "
+                f"transcribe some, or name another split with {role}_split"
+            )
     text_key.cache_clear()
     stream = given[0].stream
     notes += [*made_notes, *([stream.describe()] if stream else [])]

@@ -61,6 +61,18 @@ def test_drops_are_counted_and_listed(config: TrainConfig, tmp_path: Path) -> No
     assert again.drops == data.drops
 
 
+def test_a_split_needs_a_word_to_measure(config: TrainConfig, tmp_path: Path) -> None:
+    write_clips(tmp_path / "clips", examples(8))
+    rows = [{"path": str(tmp_path / "clips" / row.file), "text": row.text} for row in examples(8)]
+    for number, row in enumerate(rows):
+        row["split"] = "train" if number < 4 else "dev"
+        row["text"] = row["text"] if number < 4 else ""
+    data = str(write_manifest(tmp_path / "silence.csv", rows))
+    needs = "no clip of the validation split has a text, so there is no word to measure; .*validation_split"
+    with pytest.raises(DataError, match=needs):
+        prepare(config.replace(data=data, row_filter=None, empty_text="keep"))
+
+
 @pytest.mark.parametrize("begin_with_marks", [True, False])
 def test_other_texts_without_the_source(config: TrainConfig, tmp_path: Path, begin_with_marks: bool) -> None:
     bad = bad_data(tmp_path)
