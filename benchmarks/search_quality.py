@@ -95,30 +95,23 @@ Outcome = tuple[list[Finished], float]
 """Of a search: the trials that came to the full budget, and samples that all have seen in the end."""
 
 
-@functools.cache
-def voices(forest: bool = False) -> Trainings:
-    return Trainings("voices", forest=forest)
+trainings = functools.cache(Trainings)
 
 
 @functools.cache
-def voices_of_demo() -> Trainings:
-    return Trainings("demo")
-
-
-@functools.cache
-def best_of_grid(table: Trainings, lora: bool) -> tuple[float, float]:
-    """The lowest value of the grid, and its standard error over the seeds."""
-    points = list(grid_space(lora=lora).all_points())
-    return min(map(table.value, points)), table.standard_error(points)
+def best_of_grid(table: Trainings, lora: bool) -> float:
+    return min(map(table.value, grid_space(lora=lora).all_points()))
 
 
 def table_case(name: str, seed: int) -> Case:
     """Real trainings: `grid`, `lora` (a branch more), `failing` (one in ten), a `forest` of them, or with a prior.
 
     `best` is `grid` with another `Case.near`, those of `TRIALS` are `grid` with another `Case.trials`, those of
-    `WARM_STARTS` have `Case.earlier`. Searches with odd seeds see the trainings of the second seed.
+    `WARM_STARTS` have `Case.earlier`, `demo` has other trainings. Searches with odd seeds see the trainings of the
+    second seed; `demo` has one alone.
     """
-    table, lora = voices(name == "forest"), name == "lora"
+    table = trainings("demo" if name == "demo" else "voices", forest=name == "forest")
+    lora = name == "lora"
     own = table.seeds[seed % len(table.seeds)]
 
     def curve(config: Mapping[str, Any], samples: int, trial_seed: int) -> Mapping[str, float]:
@@ -126,15 +119,14 @@ def table_case(name: str, seed: int) -> Case:
             raise TrialFailure(1.0, "out of memory")
         return {"wer": table.wer(config, samples, own), "eval_loss": table.loss(config, samples, own)}
 
-    best, error = best_of_grid(table, lora)
     return Case(
         space=grid_space(lora=lora, prior=PRIORS.get(name)),
         budget=table.budget,
         baseline=table.baseline,
         curve=curve,
         value=table.value,
-        best=best,
-        near=error if name == "best" else NEAR,
+        best=best_of_grid(table, lora),
+        near=table.standard_error() if name == "best" else NEAR,
         test=lambda config, samples: table.test_wer(config, samples, own),
         trials=TRIALS.get(name, MOST_TRIALS),
         earlier=earlier_trials(name, table, seed) if name in WARM_STARTS else [],
@@ -144,7 +136,7 @@ def table_case(name: str, seed: int) -> Case:
 def earlier_trials(name: str, table: Trainings, seed: int) -> list[EarlierTrial]:
     """Random trainings, none of them stopped, on `table`'s scales."""
     same = name != "warm start"
-    other = table if same else voices_of_demo()
+    other = table if same else trainings("demo")
     own = other.seeds[(seed + 1) % len(other.seeds)]
     trials = [
         EarlierTrial(point, other.evaluations(point, own), other.value(point, own), comparable=same)
@@ -171,7 +163,7 @@ def made_up_case(name: FamilyName, seed: int) -> Case:
 
 KNOWING = (*PRIORS, *WARM_STARTS)
 """Cases in which ours knows something before; other methods cannot be told."""
-TABLE_CASES = ("grid", *TRIALS, "best", "lora", "failing", "forest", *KNOWING)
+TABLE_CASES = ("grid", "demo", *TRIALS, "best", "lora", "failing", "forest", *KNOWING)
 CASES: dict[str, Callable[[int], Case]] = {
     **{name: functools.partial(table_case, name) for name in TABLE_CASES},
     **{f"made-up {name}": functools.partial(made_up_case, name) for name in FAMILIES},

@@ -129,8 +129,9 @@ class Trainings:
         wers = self._wers[self._training(config, seed)].values()
         return min(filter(math.isfinite, wers), default=math.inf)
 
-    def standard_error(self, points: list[dict[str, Any]]) -> float:
-        """Of `value` over the seeds, pooled over the points that have trainings of all seeds."""
+    def standard_error(self) -> float:
+        """Of `value` over the seeds, pooled over the settings of all weights that have trainings of all seeds."""
+        points = grid_space().all_points()
         whole = [point for point in points if self._training(point, self.seeds[-1]).seed == self.seeds[-1]]
         values = np.array([[self.value(point, seed) for seed in self.seeds] for point in whole])
         return float(np.sqrt(values.var(axis=1, ddof=1).mean() / len(self.seeds)))
