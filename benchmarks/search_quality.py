@@ -53,7 +53,7 @@ AFTER = (4, 8, 16)
 MADE_UP_NEAR, NEAR = 0.5, 2.0
 """WER points above the best that count as found; in the case `best` it is its standard error over two seeds."""
 FAILING_SHARE = 0.1
-TRIALS = {f"{trials} trials": trials for trials in (8, 16, 32)}
+TRIALS = {f"{data}{trials} trials": trials for data in ("", "demo, ") for trials in (8, 16, 32)}
 """Cases whose searches begin so many trials, and have `CAP` too."""
 PRIORS = {"good": 5.5, "wrong": 1.5, "lowest": 0.0}
 """Centre of a prior on the learning rate's index, which is 5 to 7 in all settings near the best: among them, 10 times
@@ -107,10 +107,10 @@ def table_case(name: str, seed: int) -> Case:
     """Real trainings: `grid`, `lora` (a branch more), `failing` (one in ten), a `forest` of them, or with a prior.
 
     `best` is `grid` with another `Case.near`, those of `TRIALS` are `grid` with another `Case.trials`, those of
-    `WARM_STARTS` have `Case.earlier`, `demo` has other trainings. Searches with odd seeds see the trainings of the
-    second seed; `demo` has one alone.
+    `WARM_STARTS` have `Case.earlier`, those of `demo` have other trainings. Searches with odd seeds see the trainings
+    of the second seed; `demo` has one alone.
     """
-    table = trainings("demo" if name == "demo" else "voices", forest=name == "forest")
+    table = trainings("demo" if name.startswith("demo") else "voices", forest=name == "forest")
     lora = name == "lora"
     own = table.seeds[seed % len(table.seeds)]
 
@@ -140,7 +140,7 @@ def earlier_trials(name: str, table: Trainings, seed: int) -> list[EarlierTrial]
     own = other.seeds[(seed + 1) % len(other.seeds)]
     trials = [
         EarlierTrial(point, other.evaluations(point, own), other.value(point, own), comparable=same)
-        for point in random.Random(seed).sample([*filter(other.has, grid_space().all_points())], EARLIER)
+        for point in random.Random(seed).sample([*grid_space().all_points()], EARLIER)
     ]
     start = WarmStart(trials, other.baseline, other.budget, [])
     return start.adapted(table.baseline, table.budget)

@@ -108,9 +108,6 @@ class Trainings:
     def test_wer(self, config: Mapping[str, Any], samples: int, seed: int) -> float:
         return _between(self._tests[self._training(config, seed)], samples)
 
-    def has(self, config: Mapping[str, Any]) -> bool:
-        return self._training(config, 0) in self._wers
-
     def evaluations(self, config: Mapping[str, Any], seed: int) -> list[tuple[int, float]]:
         """WERs by samples, in percent."""
         return [*self._wers[self._training(config, seed)].items()]
