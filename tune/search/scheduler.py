@@ -84,7 +84,8 @@ class Judge:
     ASHA (arXiv:1810.05934) in its stopping variant: at a rung a trial goes on if, of the n trials that have come
     there, itself included, it is one of the best n / `reduction_factor`, rounded up. A rung decides nothing before
     `min_trials_per_rung` trials have reached it. The best are those with the lowest product of WER and evaluation
-    loss, by which simulated searches of 8 and 16 trials end lower than by the WER alone (`benchmarks/search.md`).
+    loss, by which simulated searches of 8 and 16 trials end lower than by the WER alone on one of two data sets, and
+    alike on the other (`benchmarks/search.md`).
     """
 
     def __init__(
