@@ -30,7 +30,7 @@ COUNTS = ((1, 0), (2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2))
 def measure(seed: int) -> list[dict[str, float]]:
     """A row for each number of finalists and of repeats."""
     quiet()
-    case, records, table = CASES["grid"](seed), Records(), trainings("voices")
+    case, records, table = CASES["grid"](seed), Records(), trainings("voices", forest=False)
     scheduler = case.space.scheduler
     rungs = case.rungs(scheduler.reduction_factor, scheduler.rungs)
     options = {"seed": seed, "baseline": case.baseline, "records": records, "trials": TRIALS}

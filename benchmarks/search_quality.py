@@ -136,7 +136,7 @@ def table_case(name: str, seed: int) -> Case:
 def earlier_trials(name: str, table: Trainings, seed: int) -> list[EarlierTrial]:
     """Random trainings, none of them stopped, on `table`'s scales."""
     same = name != "warm start"
-    other = table if same else trainings("demo")
+    other = table if same else trainings("demo", forest=False)
     own = other.seeds[(seed + 1) % len(other.seeds)]
     trials = [
         EarlierTrial(point, other.evaluations(point, own), other.value(point, own), comparable=same)

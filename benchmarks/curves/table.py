@@ -76,7 +76,7 @@ def grid_space(*, lora: bool = False, prior: float | None = None) -> SearchSpace
 class Trainings:
     """The trainings of one data set as learning curves; settings are points of `grid_space`."""
 
-    def __init__(self, data: str, *, forest: bool = False) -> None:
+    def __init__(self, data: str, *, forest: bool) -> None:
         """With `forest` what two random forests, which stand for two seeds, have learned of the trainings."""
         rows = pd.read_parquet(TABLE).query("data == @data")
         self.data = data

@@ -78,10 +78,8 @@ def ray_session(console: Console, address: str | None = None) -> Iterator[None]:
         try:
             yield
         finally:
-            try:
-                ray.shutdown()
-            finally:  # not before: Ray's shutdown lets SIGTERM end the process at once (Ray 2.47)
-                signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGTERM, before)
+            ray.shutdown()
 
 
 def joined_address(asked: str | None) -> str:

@@ -99,10 +99,8 @@ def run(words: list[str]) -> tuple[argparse.Namespace, EvaluationResult]:
         )
 
     with contextlib.ExitStack() as stack:
-        model, baseline = (
-            stack.enter_context(open_model(arguments.model, arguments.storage, find_finished)),
-            None,
-        )
+        model = stack.enter_context(open_model(arguments.model, arguments.storage, find_finished))
+        baseline = None
         if arguments.baseline is not None:
             baseline = stack.enter_context(open_model(arguments.baseline, arguments.storage, find_finished))
         plan = plan_evaluation(

@@ -147,7 +147,6 @@ def _fit(session: Session, watch: TrainingWatch) -> Literal["completed", "failed
             watch.display.event(f"the last messages of the workers were lost: {escape(str(reader.error))}")
     if interrupted:
         ray.shutdown()  # else the workers would train on while the results are written
-        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # see `ray_session`
         return "interrupted"
     if failure is not None and watch.error is None:
         watch.failed(failure)
